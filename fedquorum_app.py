@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from server_app.api.result import RunAudit, RunResult
     from server_app.api.sweep import SweepError, SweepResult
-    from server_app.in_process import InProcessGrid
+    from server_app.engines.in_process import InProcessGrid
 
 _EXPORTS = {
-    "InProcessGrid": "server_app.in_process",
+    "InProcessGrid": "server_app.engines.in_process",
     "RunAudit": "server_app.api.result",
     "RunResult": "server_app.api.result",
     "SweepError": "server_app.api.sweep",
@@ -180,7 +180,7 @@ def load_sweep(directory: Path | str, *, trust: bool = False) -> "SweepResult":
 
 def main() -> int:
     """Run the command ``fedquorum`` or one of its subcommands; return the exit status."""
-    from server_app.commands import main as command
+    from server_app.cli.commands import main as command
 
     return command(sys.argv[1:])
 

@@ -31,8 +31,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from client_app.batched.aligned import compute_padded_rows, create_aligned
-from client_app.workers import retain_freed_memory
+from client_app.training.batched.aligned import compute_padded_rows, create_aligned
+from client_app.training.workers import retain_freed_memory
 
 MODES = ("threads", "shared")
 NUM_CLASSES = 10

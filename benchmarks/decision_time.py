@@ -22,8 +22,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from fedquorum.types import ClientUpdates, Population, RoundPlan
-from fedquorum.weighting import (
+from fedquorum.rules.types import ClientUpdates, Population, RoundPlan
+from fedquorum.rules.weighting import (
     AAggFFDWeighting,
     AAggFFSWeighting,
     AFLWeighting,

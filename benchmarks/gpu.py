@@ -42,13 +42,13 @@ from benchmarks import engines
 from benchmarks.engines import NUM_WARMUP_ROUNDS, WORKLOADS, Checkout, Competitor
 from benchmarks.pairing import compute_paired_ratio
 from benchmarks.peers.install import DEFAULT_ENVIRONMENTS, find_missing_peers
-from client_app.batched import BatchedTrainer
 from client_app.data.base import PooledSplit
-from client_app.examples import Examples
+from client_app.data.examples import Examples
 from client_app.losses import CrossEntropy
 from client_app.models import SmallCNN
-from client_app.training import LocalSGDConfig, TrainingSetup
-from client_app.workers import count_available_cores
+from client_app.training.batched import BatchedTrainer
+from client_app.training.local_sgd import LocalSGDConfig, TrainingSetup
+from client_app.training.workers import count_available_cores
 
 HERE = Checkout(Path(__file__).resolve().parent.parent, sys.executable)
 COMPARED_WORKLOADS = {"(a)": "fmnist_logreg", "(b)": "pfl_cifar10", "(f)": "fedau_cnn"}

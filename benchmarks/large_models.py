@@ -32,9 +32,9 @@ import fedquorum
 from fedquorum import Robustness, WaitingGrid
 from fedquorum.flower.codec import decode_arrays, encode_arrays, select_records
 from fedquorum.flower.strategies import DropInStrategy
-from fedquorum.flower.waiting import AwaitableGrid
+from fedquorum.flower.waiting_grid import AwaitableGrid
 
-from server_app.in_process import assign_id, set_task_identity
+from server_app.engines.in_process import assign_id, set_task_identity
 
 NUM_LAYERS = 16
 NUM_ROUNDS = 3  # the first round is not measured
@@ -46,7 +46,7 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "FedAvg": ("FedAvg", {}),
     "FedAU": ("FedAU", {}),
     "FedAvg, clip_norm": ("FedAvg", {"robustness": Robustness(clip_norm=1e-3)}),
-    "FedAvg, Adam": ("FedAvg", {"server_optimizer": fedquorum.server_optimizer.Adam}),
+    "FedAvg, Adam": ("FedAvg", {"server_optimizer": fedquorum.rules.server_optimizer.Adam}),
     "FedALIGN": (
         "FedALIGN",
         {"num_rounds": NUM_ROUNDS, "priority": [0, 1], "epsilon": 10.0, "warmup_fraction": 0.0},

@@ -37,7 +37,7 @@ from benchmarks.engines import (
     write_workload_data,
 )
 from conf.compose import compose_overrides
-from server_app.job import run_in_process, run_on_ray
+from server_app.runs.job import run_in_process, run_on_ray
 
 RAY_OVERRIDES = ("engine=ray", "engine.workers=2")
 PART_PATTERNS = {

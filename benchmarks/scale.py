@@ -166,7 +166,7 @@ def run_child(job: dict[str, Any]) -> None:
     """Run a job in this process, and print its costs as JSON."""
     from fedquorum.records.writer import RunWriter
 
-    from server_app.command_line import main as fedquorum
+    from server_app.cli.fedquorum import main as fedquorum
 
     cpu, peaks = [], []
     add_round = RunWriter.add_round

@@ -20,7 +20,7 @@ from resource import RUSAGE_CHILDREN, getrusage
 from statistics import median
 
 HERE = Path(__file__).resolve().parent.parent
-COMMAND = "from server_app.command_line import main; main()"
+COMMAND = "from server_app.cli.fedquorum import main; main()"
 FLOWER = "import flwr.supernode.cli.flwr_clientapp, torch; "
 NODE = (
     "import client_app.app as a; a.get_node({'experiment': 'fedalign/synth_low', 'overrides': ''})"

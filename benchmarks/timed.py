@@ -10,7 +10,7 @@ from typing import Any
 
 from fedquorum.records.writer import RunWriter
 
-from server_app.command_line import main
+from server_app.cli.fedquorum import main
 
 if __name__ == "__main__":
     times_file = Path(sys.argv.pop(1))

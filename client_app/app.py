@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from fedquorum.client.availability import AvailabilityMod, NodeAvailability
-from fedquorum.exact_sum import ExponentBins
 from fedquorum.flower.codec import (
     CLIENT_ID,
     EvaluateResult,
@@ -36,8 +34,14 @@ from fedquorum.flower.codec import (
     encode_hosted_clients,
     encode_train_reply,
 )
-from fedquorum.flower.response_times import NodeResponseTimes, ResponseTimeMod
+from fedquorum.flower.mods import (
+    AvailabilityMod,
+    NodeAvailability,
+    NodeResponseTimes,
+    ResponseTimeMod,
+)
 from fedquorum.sanitize import abbreviate
+from fedquorum.server.exact_sum import ExponentBins
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
@@ -45,14 +49,14 @@ from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 
 from client_app.arrays import Arrays
-from client_app.client import FederatedClient
 from client_app.data.base import Split
-from client_app.failures import get_failure_reason, is_deployed
-from client_app.node import ALL_SPLITS, Node
-from client_app.policy import PolicyMod
-from client_app.privacy import ClippingMod
-from client_app.sequential import NO_STARTS, OnTrained, Result
-from client_app.update_sum import UpdateSum
+from client_app.node.client import FederatedClient
+from client_app.node.clipping import ClippingMod
+from client_app.node.failures import get_failure_reason, is_deployed
+from client_app.node.node import ALL_SPLITS, Node
+from client_app.node.policy import PolicyMod
+from client_app.training.sequential import NO_STARTS, OnTrained, Result
+from client_app.training.update_sum import UpdateSum
 from conf import Settings, compose_settings
 from conf.schema.privacy import PrivacySettings
 
@@ -64,7 +68,7 @@ TaskT = TypeVar("TaskT", TrainTask, EvaluateTask)
 if "flwr.simulation.app" in sys.modules:
     # Flower's simulation loads the ClientApp before it joins a Ray cluster. Ray waits for minutes
     # if that cluster is gone, and nothing in this process can report an error meanwhile.
-    from client_app.ray_address import check_ray_environment
+    from client_app.simulation.ray_address import check_ray_environment
 
     check_ray_environment()
 

@@ -1,8 +1,8 @@
 """Compute the metrics of the clients' test splits besides loss and accuracy.
 
-They equal those of torchmetrics; ``fedquorum.metrics`` has their ranges. A metric is NaN where it
-is undefined: for a client without predictions, and for a client whose model diverged. A mean over
-clients leaves such clients out.
+They equal those of torchmetrics; ``fedquorum.rules.metrics`` has their ranges. A metric is NaN
+where it is undefined: for a client without predictions, and for a client whose model diverged. A
+mean over clients leaves such clients out.
 
 All clients are evaluated in one pass, but a client's value has the same bits whichever other
 clients are in the pass. For classes the pass only adds whole numbers, which is exact; for numbers
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from fedquorum.errors import SettingsError
-from fedquorum.metrics import METRICS
+from fedquorum.rules.metrics import METRICS
 from numpy.typing import NDArray
 
 BINARY_CLASSES = 2

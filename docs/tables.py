@@ -19,33 +19,33 @@ from types import MappingProxyType
 from typing import Any
 
 import fedquorum
-from fedquorum.audit import command_line as audit_command
-from fedquorum.composition import RuleSet
+from fedquorum.audit import cli as audit_command
 from fedquorum.contrib.maxfl import build_appeal_hooks
-from fedquorum.description import RuleDescription
 from fedquorum.errors import FedQuorumError, ParameterError
 from fedquorum.flower.codec import PROTOCOL_VERSION
 from fedquorum.flower.strategies import DropInStrategy
-from fedquorum.named import (
+from fedquorum.records.reader import FORMAT_VERSION
+from fedquorum.registry import (
     ALL_SELECTIONS,
     ALL_WEIGHTINGS,
     NAMED_STRATEGIES,
     StrategyEntry,
     build_rules,
 )
-from fedquorum.participation import FedAUCorrection
-from fedquorum.records.reader import FORMAT_VERSION
-from fedquorum.rule import Goal, RunContext
-from fedquorum.state_arrays import to_arrays
-from fedquorum.types import Population
+from fedquorum.report import command_line as report_command
+from fedquorum.rules.composition import RuleSet
+from fedquorum.rules.description import RuleDescription
+from fedquorum.rules.participation import FedAUCorrection
+from fedquorum.rules.rule import Goal, RunContext
+from fedquorum.rules.state_arrays import to_arrays
+from fedquorum.rules.types import Population
 
 import fedquorum_app
-from client_app.numerics import NUMERICS_VERSION
+from client_app.training.numerics import NUMERICS_VERSION
 from conf import Settings
 from conf.compose import GROUPS, PARTS, options
 from conf.schema.engine import EvaluationSettings, RobustnessSettings
-from server_app.clients_table import command_line as data_command
-from server_app.report import command_line as report_command
+from server_app.cli import data as data_command
 from server_app.study.settings import StudySettings
 
 ROOT = Path(__file__).parent.parent
@@ -468,7 +468,7 @@ def build_version_table() -> str:
         [
             "the arithmetic",
             str(NUMERICS_VERSION),
-            "`NUMERICS_VERSION` in `client_app.numerics`, `arithmetic.version` in `manifest.json`",
+            "`NUMERICS_VERSION` in `client_app.training.numerics`, `arithmetic.version` in `manifest.json`",
             "the same settings give other bits",
         ],
         [

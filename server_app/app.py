@@ -13,8 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.exit import add_exit_handler
 
 from conf import ComposedConfig, compose_settings
-from server_app.in_process import SimulationGrid
-from server_app.loop import run_rounds
+from server_app.runs.loop import run_rounds
 
 _STEP = re.compile(r"(configure|aggregate)_(train|evaluate): ")
 
@@ -24,9 +23,6 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the job of the run config's ``experiment`` and ``overrides``, into ``output-dir``."""
-    if isinstance(grid, SimulationGrid):
-        run_rounds(grid, *_read_job(context), engine=grid.engine)
-        return
     try:
         # flwr stop ends the process from its main thread; this code runs in another thread.
         with _hide_step_logs():

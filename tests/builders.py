@@ -10,13 +10,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from fedquorum.composition import RuleSet
-from fedquorum.decisions import DecisionTrace
-from fedquorum.participation import PARTICIPATIONS
-from fedquorum.round import ClientOutcome, RoundDecision, RoundOutcomes, RoundState, decide_round
-from fedquorum.rule import RunContext
-from fedquorum.selection import AllClients, EpsilonGate, Selection
-from fedquorum.types import (
+from fedquorum.rules.composition import RuleSet
+from fedquorum.rules.decisions import DecisionTrace
+from fedquorum.rules.participation import PARTICIPATIONS
+from fedquorum.rules.round import (
+    ClientOutcome,
+    RoundDecision,
+    RoundOutcomes,
+    RoundState,
+    decide_round,
+)
+from fedquorum.rules.rule import RunContext
+from fedquorum.rules.selection import AllClients, EpsilonGate, Selection
+from fedquorum.rules.types import (
     AggregationWeights,
     ClientUpdates,
     FloatArray,
@@ -24,7 +30,7 @@ from fedquorum.types import (
     Population,
     RoundPlan,
 )
-from fedquorum.weighting import Weighting
+from fedquorum.rules.weighting import Weighting
 from numpy.typing import ArrayLike
 
 OBJECTIVE = Objective(loss=1.0, accuracy=0.5)
@@ -277,7 +283,7 @@ GATE = EpsilonGate(num_rounds=10**6, epsilon=0.5, warmup_fraction=0.0)
 def decide_rounds(
     rules: RuleSet, world: World, presence: ArrayLike, state: RoundState | None = None
 ) -> Iterator[RoundDecision]:
-    """Drive rules through rounds with ``fedquorum.round.decide_round``, and yield them.
+    """Drive rules through rounds with ``fedquorum.rules.round.decide_round``, and yield them.
 
     Parameters
     ----------

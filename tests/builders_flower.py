@@ -12,7 +12,6 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from fedquorum import ComposedStrategy, Population, Robustness
-from fedquorum.decisions import RoundReport
 from fedquorum.flower.codec import (
     EvaluateResult,
     NamedArrays,
@@ -28,11 +27,12 @@ from fedquorum.flower.codec import (
     encode_hosted_clients,
     encode_train_reply,
 )
-from fedquorum.flower.communication import NativeProtocol
 from fedquorum.flower.nodes import compute_fingerprint
+from fedquorum.flower.protocol import NativeProtocol
 from fedquorum.flower.strategies import DropInStrategy
-from fedquorum.named import build_rules
-from fedquorum.rule import RunContext
+from fedquorum.registry import build_rules
+from fedquorum.rules.decisions import RoundReport
+from fedquorum.rules.rule import RunContext
 from flwr.app import (
     ArrayRecord,
     ConfigRecord,
@@ -55,8 +55,8 @@ from flwr.serverapp.strategy import (
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 from numpy.typing import NDArray
 
-from client_app.node import compute_hosted_clients
-from server_app.in_process import InProcessGrid
+from client_app.node.node import compute_hosted_clients
+from server_app.engines.in_process import InProcessGrid
 
 MODEL: NamedArrays = {"w": np.array([1.0, -2.0, 0.5], dtype=np.float32)}
 LOSSES = (1.0, 1.1, 1.3, 5.0)

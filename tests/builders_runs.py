@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from conf.compose import compose_overrides
-from server_app.job import run_in_process
+from server_app.runs.job import run_in_process
 
 
 def make_client_overrides(count: int, priority: int, samples: int = 30) -> tuple[str, ...]:

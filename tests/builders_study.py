@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from fedquorum.metrics import get_metric
-from fedquorum.named import NAMED_STRATEGIES
-from fedquorum.types import FloatArray
+from fedquorum.registry import NAMED_STRATEGIES
+from fedquorum.rules.metrics import get_metric
+from fedquorum.rules.types import FloatArray
 
 from server_app.study.paired_statistics import MIN_SEEDS, PairedDifference, decide_best_method
 from server_app.study.result import BudgetUse, MethodResult, ScoreCurve, SeedRun, StudyResult, Trial

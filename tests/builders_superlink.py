@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
-from fedquorum.flower.waiting import Arrival, WaitingGrid
+from fedquorum.flower.waiting_grid import Arrival, WaitingGrid
 from flwr.app import Message
 from flwr.app.message.message import remove_content_from_message
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID

@@ -37,9 +37,9 @@ def test_the_library_imports_itself_relatively() -> None:
     docstrings = re.compile(r'"""(?:.|\n)*?"""')
     code = {path: docstrings.sub("", text) for path, text in library.items()}
     assert find_matching(ABSOLUTE, code) == []
-    assert find_matching(ABSOLUTE, {"m": "def f():\n    from fedquorum.rule import Rule\n"}) == [
-        "m"
-    ]
+    assert find_matching(
+        ABSOLUTE, {"m": "def f():\n    from fedquorum.rules.rule import Rule\n"}
+    ) == ["m"]
 
 
 TOP = r"^\s*(from|import) (strategies|tests|benchmarks|{})\b"
@@ -98,7 +98,7 @@ def test_a_node_loads_no_more_than_it_needs() -> None:
     program = """
 import sys
 import client_app.app
-from client_app.node import Node
+from client_app.node.node import Node
 from conf import compose_settings
 node = Node(compose_settings("", "data.num_clients=2 data.num_priority=1").settings)
 node.load_clients((0,))
@@ -111,7 +111,7 @@ def test_a_run_in_process_loads_no_servers_of_flower() -> None:
     """Databases and web servers take a second to load, and only a SuperLink needs them."""
     program = """
 import sys
-import server_app.command_line, server_app.app, client_app.app
+import server_app.cli.fedquorum, server_app.app, client_app.app
 print({"sqlalchemy", "alembic", "fastapi", "ray"} & sys.modules.keys())
 """
     assert capture_output(program) == "set()"

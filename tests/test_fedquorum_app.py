@@ -24,8 +24,8 @@ from hydra.core.hydra_config import HydraConfig
 
 import fedquorum_app
 from fedquorum_app import SweepError, load, load_sweep, run, sweep
-from server_app.command_line import main
-from server_app.display import Display
+from server_app.cli.fedquorum import main
+from server_app.runs.display import Display
 from tests.builders_runs import make_client_overrides
 from tests.integration.conftest import assert_same_rounds, read_round_lines
 
@@ -328,7 +328,7 @@ def test_an_interrupted_sweep_raises_keyboardinterrupt(monkeypatch: pytest.Monke
     """The same call continues it."""
     with monkeypatch.context() as interrupting:
         interrupting.setattr(
-            "server_app.job.run_in_process", lambda *_: signal.raise_signal(signal.SIGINT)
+            "server_app.runs.job.run_in_process", lambda *_: signal.raise_signal(signal.SIGINT)
         )
         with pytest.raises(KeyboardInterrupt):
             sweep(seed=[1, 2], output="sweep", verbose=False, **SMALL)

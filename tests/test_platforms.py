@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fedquorum.audit.command_line import format_summary_line
+from fedquorum.audit.cli import format_summary_line
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("fedquorum", "client_app", "server_app", "conf", "hydra_plugins")
@@ -60,11 +60,11 @@ for package in map(importlib.import_module, PACKAGES):
 """
 RUN = """
 from pathlib import Path
-import server_app.loop
+import server_app.runs.loop
 from conf.compose import compose_overrides
-from server_app.commands import main
-from server_app.job import run_in_process
-from server_app.resume import merge_resumed_overrides
+from server_app.cli.commands import main
+from server_app.runs.job import run_in_process
+from server_app.runs.resume import merge_resumed_overrides
 
 
 def interrupt_in_round_3(parts, arrays, server_round):
@@ -73,14 +73,14 @@ def interrupt_in_round_3(parts, arrays, server_round):
     return play(parts, arrays, server_round)
 
 
-run, play = Path(sys.argv[1]) / "run", server_app.loop._run_round
+run, play = Path(sys.argv[1]) / "run", server_app.runs.loop._run_round
 overrides = ("rounds=4", "client.local_epochs=1", "strategy=fedvarp", "engine.reply_memory=0")
-server_app.loop._run_round = interrupt_in_round_3
+server_app.runs.loop._run_round = interrupt_in_round_3
 try:
     first = (*overrides, f"strategy.memory_dir={run.parent}/memory")
     run_in_process(compose_overrides(first), str(run))
 except KeyboardInterrupt:
-    server_app.loop._run_round = play
+    server_app.runs.loop._run_round = play
 run_in_process(compose_overrides(merge_resumed_overrides((f"resume={run}",))), str(run))
 report = ["report", str(run), "--output", str(run.parent / "report")]
 sys.exit(main(["audit", str(run)]) or main(report))
@@ -100,7 +100,7 @@ def run_as_on_windows(program: str, *arguments: str) -> str:
 def test_all_modules_import_as_on_windows() -> None:
     """Library, app, settings and plugins."""
     printed = set(run_as_on_windows(IMPORT_ALL).splitlines())
-    assert {"fedquorum.records.safe_files", "client_app.policy", "fedquorum.locks"} <= printed
+    assert {"fedquorum.records.safe_files", "client_app.node.policy", "fedquorum.io"} <= printed
     assert "hydra_plugins.fedquorum_launcher" in printed
 
 

@@ -85,7 +85,7 @@ def test_the_app_repeats_the_librarys_requirements() -> None:
 
 def test_each_project_has_one_command() -> None:
     """The app's audit is ``fedquorum audit``; ``server_app`` is a name that users' apps have."""
-    assert LIBRARY["scripts"] == {"fedquorum-audit": "fedquorum.audit.command_line:main"}
+    assert LIBRARY["scripts"] == {"fedquorum-audit": "fedquorum.audit.cli:main"}
     assert PROJECT["scripts"] == {"fedquorum": "fedquorum_app:main"}
     assert callable(fedquorum_app.main)
 

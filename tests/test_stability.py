@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fedquorum.audit import command_line as auditing
+from fedquorum.audit import cli as auditing
+from fedquorum.metrics.fairness import compute_dispersion
 from fedquorum.records import checkpoint, round_record, tables, writer
-from fedquorum.records.fairness import compute_dispersion
-from fedquorum.records.identity import RunInfo
+from fedquorum.records.provenance import RunInfo
 from fedquorum.records.run_dir import RECORD_NAMES
+from fedquorum.report import cli as reporting
 
-from server_app import job
-from server_app.clients_table import command_line as showing
-from server_app.report import command_line as reporting
+from server_app.cli import data as showing
+from server_app.runs import job
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "stability.md").read_text()

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 
 import pytest
-from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS, NAMED_STRATEGIES
+from fedquorum.registry import ALL_SELECTIONS, ALL_WEIGHTINGS, NAMED_STRATEGIES
 
 from docs.tables import PAGES, ROOT, TABLE_BUILDERS, format_table, merge_rows, render_tables
 

@@ -4,10 +4,19 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedquorum.named import ALL_WEIGHTINGS, NAMED_STRATEGIES
 from fedquorum.records.reader import Run
-from fedquorum.rule import Goal
-from fedquorum.weighting import Weighting
+from fedquorum.registry import ALL_WEIGHTINGS, NAMED_STRATEGIES
+from fedquorum.report.final_metrics import (
+    compute_client_metrics,
+    compute_row_weighted_metrics,
+    compute_run_metrics,
+    list_evaluated_groups,
+)
+from fedquorum.report.methods import is_baseline
+from fedquorum.report.published import find_published_results
+from fedquorum.report.seed_groups import Group
+from fedquorum.rules.rule import Goal
+from fedquorum.rules.weighting import Weighting
 
 from benchmarks.book.methods import MethodRuns, compute_paired_differences, group_methods
 from benchmarks.book.results import (
@@ -18,15 +27,6 @@ from benchmarks.book.results import (
     summarize_seeds,
 )
 from benchmarks.book.runs_log import LoggedRun
-from server_app.report.final_metrics import (
-    compute_client_metrics,
-    compute_row_weighted_metrics,
-    compute_run_metrics,
-    list_evaluated_groups,
-)
-from server_app.report.methods import is_baseline
-from server_app.report.published import find_published_results
-from server_app.report.seed_groups import Group
 
 FRACTION_METRICS = {
     "average": "average, unweighted",

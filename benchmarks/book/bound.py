@@ -1,6 +1,6 @@
 """The terms of FedALIGN's Theorem 1 over epsilon: theta_T, rho_T and Gamma_k.
 
-``server_app.report.bound`` defines and estimates these terms. Here w* is the best model among all
+``benchmarks.bound`` defines and estimates these terms. Here w* is the best model among all
 runs on the same data with the same seed.
 """
 
@@ -13,12 +13,13 @@ from itertools import pairwise
 from typing import Any
 
 from fedquorum.records.reader import Run
+from fedquorum.report.methods import is_local_only
 
 from benchmarks.book.fedalign import build_seed_table, collect_fedalign_numbers, get_objective
 from benchmarks.book.methods import MethodRuns, compute_paired_differences, group_methods
 from benchmarks.book.results import ResultTable, summarize_differences
 from benchmarks.book.runs_log import LoggedRun
-from server_app.report.bound import (
+from benchmarks.bound import (
     compute_optimality_gaps,
     compute_rho,
     compute_theta_terms,
@@ -26,8 +27,7 @@ from server_app.report.bound import (
     find_lowest_losses,
     read_non_priority_weights,
 )
-from server_app.report.methods import is_local_only
-from server_app.report.rebuild import reload_data
+from server_app.runs.reload import reload_data
 
 EPSILON_KEY = "strategy.epsilon"
 RunKey = tuple[int | str, ...]

@@ -6,8 +6,9 @@ has only curves.
 
 from collections.abc import Iterator
 
+from fedquorum.report.published import find_published_results
+
 from benchmarks.book.claims import CellLocator, Claim
-from server_app.report.published import find_published_results
 
 CURVES = "curves"
 NO_DATA = "Its data is not on the machine that measures; preset and loader are there."

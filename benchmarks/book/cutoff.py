@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 import numpy as np
-from fedquorum.participation import FedAUCorrection
-from fedquorum.types import BoolArray, ClientUpdates, FloatArray, Population, RoundPlan
+from fedquorum.rules.participation import FedAUCorrection
+from fedquorum.rules.types import BoolArray, ClientUpdates, FloatArray, Population, RoundPlan
 
 from benchmarks.book.results import (
     Cell,
@@ -16,8 +16,8 @@ from benchmarks.book.results import (
     summarize_differences,
     summarize_seeds,
 )
-from client_app.availability import build_processes, compute_participation_rates
 from client_app.data import load_data
+from client_app.simulation.availability import build_processes, compute_participation_rates
 from conf import compose_settings
 
 CUTOFFS = (1, 2, 5, 10, 20, 50, 100, 1000, math.inf)

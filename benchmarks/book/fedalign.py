@@ -9,9 +9,11 @@ from statistics import fmean
 from typing import Any
 
 import pyarrow.parquet as pq
-from fedquorum.named import FEDALIGN, NAMED_STRATEGIES
 from fedquorum.records.reader import Run
-from fedquorum.rule import Goal
+from fedquorum.registry import FEDALIGN, NAMED_STRATEGIES
+from fedquorum.report.methods import has_gate
+from fedquorum.report.seed_groups import abbreviate_setting, get_test_metric
+from fedquorum.rules.rule import Goal
 
 from benchmarks.book.methods import MethodRuns, compute_paired_differences, group_methods
 from benchmarks.book.results import (
@@ -22,9 +24,7 @@ from benchmarks.book.results import (
     summarize_seeds,
 )
 from benchmarks.book.runs_log import LoggedRun
-from server_app.report.methods import has_gate
-from server_app.report.rebuild import reload_data
-from server_app.report.seed_groups import abbreviate_setting, get_test_metric
+from server_app.runs.reload import reload_data
 
 BASELINES = {
     key: "priority only" if entry.goal is Goal.PRIORITY else "all"

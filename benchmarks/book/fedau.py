@@ -8,6 +8,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 from fedquorum.records.reader import Run
+from fedquorum.report.published import find_published_results
+from fedquorum.report.seed_groups import get_test_metric, get_value_sort_key
 
 from benchmarks.book.methods import MethodRuns, compute_paired_differences, group_methods
 from benchmarks.book.results import (
@@ -18,8 +20,6 @@ from benchmarks.book.results import (
     summarize_seeds,
 )
 from benchmarks.book.runs_log import LoggedRun
-from server_app.report.published import find_published_results
-from server_app.report.seed_groups import get_test_metric, get_value_sort_key
 
 PROCESSES = ("bernoulli", "markov", "cyclic")
 NUM_LAST_EVALUATIONS = 10  # a run's accuracy is the mean of its last evaluations

@@ -26,8 +26,8 @@ from benchmarks.book.runs_log import (
     collect_overrides,
     read_run_log,
 )
-from server_app.job import build_resume_overrides, run_overrides
-from server_app.sweep import expand_sweep_override
+from server_app.runs.job import build_resume_overrides, run_overrides
+from server_app.sweeps.sweep import expand_sweep_override
 
 LOG_FOLDER = "runs"
 """The folder of logged runs in docs/results."""

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import torch
 from fedquorum.records.checkpoint import CheckpointStore
 from fedquorum.records.reader import Run
+from fedquorum.report.methods import has_gate, is_local_only
 from torch import nn
 
 from benchmarks.book.fedalign import (
@@ -24,11 +25,10 @@ from benchmarks.book.results import Cell, ResultTable, summarize_seeds
 from benchmarks.book.runs_log import LoggedRun
 from client_app.app import StoredModel, app
 from client_app.arrays import load_arrays
-from client_app.evaluation import evaluate_clients
-from client_app.examples import Examples
-from server_app.in_process import HostedNodes
-from server_app.report.methods import has_gate, is_local_only
-from server_app.report.rebuild import load_trained_model, reload_data
+from client_app.data.examples import Examples
+from client_app.evaluation.passes import evaluate_clients
+from server_app.engines.in_process import HostedNodes
+from server_app.runs.reload import load_trained_model, reload_data
 
 TESTED, WHOLE = "tested", "whole"
 TEST_HEADINGS = {TESTED: "classes of the client", WHOLE: "all classes"}

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.book.runs_log import LoggedRun
-from server_app.report.seed_groups import (
+from fedquorum.report.seed_groups import (
     abbreviate_setting,
     find_distinguishing_keys,
     get_value_sort_key,
 )
+
+from benchmarks.book.runs_log import LoggedRun
 
 _SHARED_KEYS = ("experiment", "seed", "strategy")
 

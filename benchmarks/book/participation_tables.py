@@ -7,6 +7,8 @@ from operator import itemgetter
 from typing import Any
 
 from fedquorum.records.reader import Run
+from fedquorum.report.published import find_published_results
+from fedquorum.report.seed_groups import get_test_metric
 
 from benchmarks.book.fedau import compute_training_accuracy
 from benchmarks.book.results import (
@@ -17,8 +19,6 @@ from benchmarks.book.results import (
     summarize_seeds,
 )
 from benchmarks.book.runs_log import LoggedRun
-from server_app.report.published import find_published_results
-from server_app.report.seed_groups import get_test_metric
 
 PATTERNS = ("bernoulli", "markov", "cyclic", "staircase", "sine", "interleaved")
 BASELINE = "average_participating"

@@ -5,11 +5,11 @@ from functools import partial
 from typing import Any
 
 from fedquorum.records.reader import Run
+from fedquorum.report.seed_groups import get_test_metric
 
 from benchmarks.book.methods import MethodRuns, compute_paired_differences, group_methods
 from benchmarks.book.results import Cell, ResultTable, summarize_differences, summarize_seeds
 from benchmarks.book.runs_log import LoggedRun
-from server_app.report.seed_groups import get_test_metric
 
 PRIORITY_ONLY = "fedavg_priority"
 COMPOSED = "composed"

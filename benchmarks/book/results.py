@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from server_app.report.seed_groups import compute_mean_and_sd
+from fedquorum.report.seed_groups import compute_mean_and_sd
 
 NUM_DIGITS = 6  # significant digits of a stored number
 Text = str | int

@@ -8,16 +8,16 @@ from pathlib import Path
 
 from fedquorum.records.provenance import find_commit
 from fedquorum.records.reader import load_run
+from fedquorum.report.experiment import build_experiments
+from fedquorum.report.figure_files import DPI
+from fedquorum.report.matplotlib_charts import draw_figure
+from fedquorum.report.seed_groups import group_runs
 
 from benchmarks.book.chapters import DirectChapter, SweepChapter
 from benchmarks.book.job_queue import ChapterJob, get_seed, list_jobs
 from benchmarks.book.results import ChapterResult
 from benchmarks.book.runs_log import LoggedRun, shorten_commit
-from server_app.figure_files import DPI
 from server_app.provenance import CODE_PATHS, SOURCE_ROOT
-from server_app.report.experiment import build_experiments
-from server_app.report.matplotlib_charts import draw_figure
-from server_app.report.seed_groups import group_runs
 
 
 def measure_directly(chapter: DirectChapter) -> ChapterResult:

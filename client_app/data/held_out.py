@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from fedquorum.errors import SettingsError
 from fedquorum.rng import make_generator
-from fedquorum.rounding import round_half_even
+from fedquorum.rules.rounding import round_half_even
 
 from conf.schema.data import DataSettings
 

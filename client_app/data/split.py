@@ -2,7 +2,7 @@
 
 import numpy as np
 from fedquorum.rng import make_generator
-from fedquorum.rounding import round_half_even
+from fedquorum.rules.rounding import round_half_even
 from numpy.typing import NDArray
 
 from client_app.data.base import Labels

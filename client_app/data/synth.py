@@ -32,7 +32,7 @@ from functools import cached_property
 
 import numpy as np
 from fedquorum.rng import make_generator
-from fedquorum.rounding import round_half_even
+from fedquorum.rules.rounding import round_half_even
 
 from client_app.data.base import (
     ClientData,

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from fedquorum.errors import SettingsError, to_one_line
-from fedquorum.imports import import_object
+from fedquorum.registry import import_object
 from torch import nn
 
 _PATH_REQUIRED = (
@@ -21,7 +21,7 @@ def import_model(path: str, arguments: Mapping[str, Any]) -> nn.Module:
     ----------
     path : str
         ``package.module.Class`` or ``folder/file.py:Class``, available to every process of the
-        run, on the server and on the clients; see ``fedquorum.imports``.
+        run, on the server and on the clients; see ``fedquorum.registry``.
     arguments : mapping
         Keyword arguments.
 

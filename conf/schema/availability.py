@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedquorum.client.availability.periodic import PATTERNS
-from fedquorum.parameters import (
+from fedquorum.rules.parameters import (
     CYCLE_START,
     FRACTION,
     NON_NEGATIVE_INT,
@@ -13,7 +13,7 @@ from fedquorum.parameters import (
     POSITIVE,
     PROBABILITY,
 )
-from fedquorum.rule import parameter
+from fedquorum.rules.rule import parameter
 from omegaconf import MISSING
 
 from conf.schema.from_rules import derive_settings, make_schema

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
-from fedquorum.composition import RuleSet
 from fedquorum.contrib import find_requirement
 from fedquorum.errors import ParameterError, SettingsError
-from fedquorum.parameters import PRIORITY_WEIGHT, PROBABILITY, ClientIds, OneOf, Range
-from fedquorum.quorum import Quorum
 from fedquorum.records.settings import flatten_settings, mask_passwords
+from fedquorum.rules.composition import RuleSet
+from fedquorum.rules.parameters import PRIORITY_WEIGHT, PROBABILITY, ClientIds, OneOf, Range
+from fedquorum.server.quorum import Quorum
 
 from conf.schema.availability import CLASS_RATES, RandomAvailabilitySettings
 from conf.schema.data import (

@@ -3,25 +3,26 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedquorum.parameters import (
+from fedquorum.rules.parameters import (
     AUGMENTATION,
     LR_SCHEDULE,
     NON_NEGATIVE,
     NON_NEGATIVE_INT,
     POSITIVE,
     POSITIVE_INT,
+    FloatRange,
     Interval,
     OneOf,
+    RelativeRange,
 )
-from fedquorum.rule import parameter
-from fedquorum.search import FloatRange, RelativeRange
+from fedquorum.rules.rule import parameter
 
 from conf.schema.ranges import CLASS_WEIGHTS
 
 
 @dataclass
 class TheoremLRSettings:
-    """The constants of ``client.lr_schedule=theorem``; see ``client_app.training.TheoremLR``.
+    """The constants of ``client.lr_schedule=theorem``; see ``TheoremLR`` in training/local_sgd.py.
 
     ``mu``: the strong convexity of the clients' losses. ``L``: their smoothness.
     """
@@ -40,11 +41,11 @@ class ClientSettings:
     from the training labels of all clients (``client_app.losses.compute_balanced_weights``). Only a
     simulation has those labels; a device needs the list.
 
-    ``local_steps`` is the number of batches in a round, null for ``local_epochs``.
-    ``proximal_mu`` is the mu of FedProx. ``augmentation`` changes images in training only, see
-    ``client_app.augmentation``. ``device`` auto uses CUDA if there is a GPU. With ``tf32``, its
-    products are faster and have 10 bits. ``compile`` trains with ``torch.compile``, which needs a
-    compiler and once about a minute.
+    ``local_steps`` is the number of batches in a round, null for ``local_epochs``. ``proximal_mu``
+    is the mu of FedProx. ``augmentation`` changes images in training only, see
+    ``client_app.training.augmentation``. ``device`` auto uses CUDA if there is a GPU. With
+    ``tf32``, its products are faster and have 10 bits. ``compile`` trains with ``torch.compile``,
+    which needs a compiler and once about a minute.
 
     On a CPU a client's arithmetic depends only on these settings and on its rows, so that a run has
     the same bits with any number of nodes and cores. Two settings affect that:
@@ -56,9 +57,10 @@ class ClientSettings:
     ``threads_per_op`` the number of torch threads in one product, which decides how it is rounded.
                        Further cores train other clients at the same time.
 
-    ``retain_memory`` keeps memory that a step frees in the process, see ``client_app.workers``. No
-    result depends on it. ``deterministic`` limits a GPU to algorithms that repeat their bits. They
-    are often slower, and a model without such algorithms fails.
+    ``retain_memory`` keeps memory that a step frees in the process, see
+    ``client_app.training.workers``. No result depends on it. ``deterministic`` limits a GPU to
+    algorithms that repeat their bits. They are often slower, and a model without such algorithms
+    fails.
     """
 
     lr: float = parameter(0.1, POSITIVE, RelativeRange(10.0))

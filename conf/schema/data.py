@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedquorum.errors import SettingsError
-from fedquorum.parameters import (
+from fedquorum.rules.parameters import (
     FRACTION,
     FRACTION_BELOW_ONE,
     NON_NEGATIVE,
@@ -14,7 +14,7 @@ from fedquorum.parameters import (
     Interval,
     OneOf,
 )
-from fedquorum.rule import parameter
+from fedquorum.rules.rule import parameter
 from omegaconf import MISSING
 
 from conf.schema.ranges import CLASSES, COLUMN_NAME, COLUMN_NAMES, IMAGE_SIZE, FilePath, Name

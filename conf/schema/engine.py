@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from fedquorum.parameters import (
+from fedquorum.rules.parameters import (
     EVALUATED_CLIENTS,
     FAIRNESS_METRIC,
     NON_NEGATIVE,
@@ -13,8 +13,8 @@ from fedquorum.parameters import (
     REQUIREMENT,
     OneOf,
 )
-from fedquorum.quorum import QUORUM_CLIENTS, QUORUM_SIZE
-from fedquorum.rule import parameter
+from fedquorum.rules.rule import parameter
+from fedquorum.server.quorum import QUORUM_CLIENTS, QUORUM_SIZE
 from omegaconf import MISSING
 
 from conf.schema.ranges import (
@@ -58,33 +58,31 @@ class EngineSettings:
 
     ``num_supernodes``: null leaves the number to Flower; ``ray`` uses one for each worker.
     ``round_timeout`` and ``startup_timeout``: seconds to wait for the replies of a round, and for
-    the clients to connect.
-    ``quorum``: the number of clients whose replies close a round, as a fraction below 1 or a whole
-    number; null waits for all until ``round_timeout``. ``quorum_clients``: asked counts all
-    selected clients, priority only those with priority. ``grace_seconds``: seconds to wait for
-    further replies after the quorum.
-    ``startup_clients``: the number of clients that must be connected before round 1; null for all.
+    the clients to connect. ``quorum``: the number of clients whose replies close a round, as a
+    fraction below 1 or a whole number; null waits for all until ``round_timeout``.
+    ``quorum_clients``: asked counts all selected clients, priority only those with priority.
+    ``grace_seconds``: seconds to wait for further replies after the quorum. ``startup_clients``:
+    the number of clients that must be connected before round 1; null for all.
     ``partial_aggregation``: whether a node may send one sum instead of all models, see
-    ``fedquorum.flower.communication.NativeProtocol``; the model has the same bits either way.
+    ``fedquorum.flower.protocol.NativeProtocol``; the model has the same bits either way.
     ``reply_memory``: bytes of replies to store in memory if the weights of a round need all replies
     at once; the rest goes to files below TMPDIR. null is half of the machine's memory.
     ``checkpoint_every``: write a checkpoint every n rounds, and after the last; auto spends at most
-    a twentieth of the time, and writes at most once a second; null never.
-    ``stop_after_round``: the round after which the run stops with status interrupted, so that
-    ``resume`` can continue it; null for none.
-    ``node_keys``: the file with the public key of each client's node, see ``server_app.node_keys``;
-    null trusts each node. ``superlink``: the name of the deployment in Flower's configuration to
-    which ``engine=flower`` submits; null for the local simulation.
+    a twentieth of the time, and writes at most once a second; null never. ``stop_after_round``: the
+    round after which the run stops with status interrupted, so that ``resume`` can continue it;
+    null for none. ``node_keys``: the file with the public key of each client's node, see
+    ``server_app.runs.node_keys``; null trusts each node. ``superlink``: the name of the deployment
+    in Flower's configuration to which ``engine=flower`` submits; null for the local simulation.
     ``workers``: the number of ``ray``'s processes for the clients, each with one GPU if there are
     GPUs; null takes all cores, or all GPUs, of the cluster. ``address``: the cluster's HOST:PORT;
     null takes the environment variable RAY_ADDRESS. Without the variable, and with ``local``, Ray
     starts on this machine for the run. ``share_data``: whether this process sends the data to the
-    workers once, instead of each worker reading it.
-    ``on_numerics_change``: ``same`` refuses to resume a run with another arithmetic than at its
-    start, see ``client_app.numerics``; ``any`` continues it, and the manifest says so.
-    ``trust_code``: whether ``resume`` may import code that the run's records name by import path,
-    and connect to machines that they name. Names on the command line need no trust.
-    ``jobs``: the number of a sweep's jobs that run at the same time, each in a separate process.
+    workers once, instead of each worker reading it. ``on_numerics_change``: ``same`` refuses to
+    resume a run with another arithmetic than at its start, see ``client_app.training.numerics``;
+    ``any`` continues it, and the manifest says so. ``trust_code``: whether ``resume`` may import
+    code that the run's records name by import path, and connect to machines that they name. Names
+    on the command line need no trust. ``jobs``: the number of a sweep's jobs that run at the same
+    time, each in a separate process.
     """
 
     name: str = parameter(MISSING, OneOf(("in-process", "ray", "flower")))

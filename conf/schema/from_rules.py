@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import Field, field, fields, make_dataclass
 from typing import Any, get_type_hints
 
-from fedquorum.named import CUSTOM
-from fedquorum.rule import Rule, get_parameters, parameter
+from fedquorum.registry import CUSTOM
+from fedquorum.rules.rule import Rule, get_parameters, parameter
 
 from conf.schema.ranges import ARGUMENTS, ImportPath
 

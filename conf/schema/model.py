@@ -3,8 +3,14 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedquorum.parameters import FRACTION_BELOW_ONE, MODEL_INIT, POSITIVE_INT, POSITIVE_INTS, OneOf
-from fedquorum.rule import parameter
+from fedquorum.rules.parameters import (
+    FRACTION_BELOW_ONE,
+    MODEL_INIT,
+    POSITIVE_INT,
+    POSITIVE_INTS,
+    OneOf,
+)
+from fedquorum.rules.rule import parameter
 from omegaconf import MISSING
 
 from conf.schema.ranges import ARGUMENTS, FilePath, ImportPath

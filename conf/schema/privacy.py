@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from fedquorum.parameters import FRACTION, NON_NEGATIVE, POSITIVE, Interval
-from fedquorum.rule import parameter
+from fedquorum.rules.parameters import FRACTION, NON_NEGATIVE, POSITIVE, Interval
+from fedquorum.rules.rule import parameter
 
 CLIENT_MODES = ("dp_fixed_client", "dp_adaptive_client")
 """The options with which clients clip their updates; the server clips again."""
@@ -13,7 +13,7 @@ DELTA = Interval(low=0, high=1, open_low=True, open_high=True)
 
 @dataclass
 class PrivacySettings:
-    """Whether the models are differentially private; see ``fedquorum.privacy``."""
+    """Whether the models are differentially private; see ``fedquorum.server.privacy``."""
 
     name: str = "none"
 

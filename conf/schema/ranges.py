@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedquorum.parameters import NON_NEGATIVE, POSITIVE_INT, POSITIVE_INTS, ListOf, Range
+from fedquorum.rules.parameters import NON_NEGATIVE, POSITIVE_INT, POSITIVE_INTS, ListOf, Range
 
 
 @dataclass(frozen=True)

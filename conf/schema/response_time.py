@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from fedquorum.client.latency import LognormalLatency
-from fedquorum.rule import parameter
+from fedquorum.rules.rule import parameter
 from omegaconf import MISSING
 
 from conf.schema.from_rules import derive_settings, make_schema

@@ -6,12 +6,12 @@ from dataclasses import asdict, fields, is_dataclass, replace
 from typing import Any
 
 from fedquorum.client.availability.rates import ParticipationRates
-from fedquorum.composition import RuleSet
 from fedquorum.errors import ParameterError, SettingsError
-from fedquorum.hooks import NO_HOOKS, Hooks
-from fedquorum.named import CUSTOM, build_rules
-from fedquorum.rule import RunContext
-from fedquorum.schedules import ClientLRSchedule
+from fedquorum.registry import CUSTOM, build_rules
+from fedquorum.rules.composition import RuleSet
+from fedquorum.rules.hooks import NO_HOOKS, Hooks
+from fedquorum.rules.rule import RunContext
+from fedquorum.rules.schedules import ClientLRSchedule
 
 from conf.schema.model import MODULE
 from conf.schema.settings import Settings
@@ -40,7 +40,7 @@ def rules_from_settings(
     priority : frozenset of int, optional
         The clients with priority; None for all.
     hooks : Hooks
-        The run's additions to the hooks of its rules; see ``server_app.build.build_hooks``.
+        The run's additions to the hooks of its rules; see ``server_app.runs.build.build_hooks``.
 
     Raises
     ------

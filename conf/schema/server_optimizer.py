@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-from fedquorum.named import CUSTOM
-from fedquorum.parameters import SERVER_LR_SCHEDULE
-from fedquorum.rule import parameter
-from fedquorum.server_optimizer import SERVER_OPTIMIZERS
+from fedquorum.registry import CUSTOM
+from fedquorum.rules.parameters import SERVER_LR_SCHEDULE
+from fedquorum.rules.rule import parameter
+from fedquorum.rules.server_optimizer import SERVER_OPTIMIZERS
 from omegaconf import MISSING
 
 from conf.schema.from_rules import make_custom_schema, make_schemas
@@ -17,7 +17,7 @@ class ServerOptimizerSettings:
     """The server's step by the combined update, with the rate ``strategy.server_lr``.
 
     ``lr_schedule``: constant keeps the rate; inverse_client divides it by the clients' lr_t / lr_0,
-    see ``fedquorum.schedules.ServerLRSchedule``.
+    see ``fedquorum.rules.schedules.ServerLRSchedule``.
     """
 
     name: str = MISSING

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field, replace
 
-from fedquorum.metrics import CLASSIFICATION_METRICS, REGRESSION_METRICS
-from fedquorum.parameters import NON_NEGATIVE_INT, POSITIVE_INT
-from fedquorum.rule import parameter
+from fedquorum.rules.metrics import CLASSIFICATION_METRICS, REGRESSION_METRICS
+from fedquorum.rules.parameters import NON_NEGATIVE_INT, POSITIVE_INT
+from fedquorum.rules.rule import parameter
 from omegaconf import MISSING
 
 from conf.schema.availability import AvailabilitySettings

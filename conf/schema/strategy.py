@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fedquorum.named import (
+from fedquorum.registry import (
     ALL_SELECTIONS,
     ALL_WEIGHTINGS,
     COMPOSED,
@@ -17,11 +17,10 @@ from fedquorum.named import (
     NONE,
     StrategyEntry,
 )
-from fedquorum.parameters import POSITIVE
-from fedquorum.participation import PARTICIPATIONS
-from fedquorum.rule import parameter
-from fedquorum.search import FloatRange
-from fedquorum.selection import Sampling
+from fedquorum.rules.parameters import POSITIVE, FloatRange
+from fedquorum.rules.participation import PARTICIPATIONS
+from fedquorum.rules.rule import parameter
+from fedquorum.rules.selection import Sampling
 from omegaconf import MISSING
 
 from conf.schema.from_rules import (
@@ -51,7 +50,7 @@ class PartSettings:
 class PartsSettings(StrategySettings):
     """The parts of a strategy: selection, weighting, and correction for participation.
 
-    See ``fedquorum.composition``.
+    See ``fedquorum.rules.composition``.
     """
 
     selection: PartSettings = MISSING
@@ -80,7 +79,7 @@ def _make_strategy_schema(entry: StrategyEntry) -> type[Any]:
 ComposedSettings = make_schema(
     PartsSettings,
     COMPOSED,
-    "Parts to choose; see ``fedquorum.composition``.",
+    "Parts to choose; see ``fedquorum.rules.composition``.",
     _list_shared_settings(supports_replacement=True, aggregates=True),
 )
 STRATEGY_SCHEMAS: dict[str, type[Any]] = {

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from fedquorum.parameters import OneOf
-from fedquorum.rule import parameter
+from fedquorum.rules.parameters import OneOf
+from fedquorum.rules.rule import parameter
 from omegaconf import MISSING
 
 from conf.schema.ranges import FilePath
@@ -11,7 +11,7 @@ from conf.schema.ranges import FilePath
 
 @dataclass
 class TrackerSettings:
-    """A tracker of the run beside its records and TensorBoard; see ``server_app.trackers``."""
+    """A tracker of the run beside its records and TensorBoard; see ``server_app.runs.trackers``."""
 
     name: str = MISSING
 

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 
 
 class RayLauncher(Launcher):
-    """Runs jobs as tasks of a Ray cluster; see ``server_app.ray_engine.launcher``.
+    """Runs jobs as tasks of a Ray cluster; see ``server_app.sweeps.ray_launcher``.
 
     Parameters
     ----------
@@ -47,8 +47,8 @@ class RayLauncher(Launcher):
     ) -> Sequence[JobReturn]:
         """Run jobs and wait for their end; the sweep reads the results from their folders."""
         del initial_job_idx
-        from server_app.ray_engine.cluster import join_cluster
-        from server_app.ray_engine.launcher import JobResources, launch
+        from server_app.engines.ray.cluster import join_cluster
+        from server_app.sweeps.ray_launcher import JobResources, launch
 
         resources = JobResources(self._cores, self._gpus)
         setting = "hydra.launcher.address"

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 
 class GridSweeper(Sweeper):
-    """Runs all combinations of the given values; see ``server_app.sweep``."""
+    """Runs all combinations of the given values; see ``server_app.sweeps.sweep``."""
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -37,7 +37,7 @@ class GridSweeper(Sweeper):
         """
         from fedquorum.errors import FedQuorumError
 
-        from server_app.job import SweepRefused
+        from server_app.runs.job import SweepRefused
 
         overrides = self._parser.parse_overrides(arguments)
         try:
@@ -46,7 +46,7 @@ class GridSweeper(Sweeper):
             raise SweepRefused(error) from None
 
     def _sweep(self, overrides: Sequence[Override]) -> None:
-        from server_app.sweep import run_grid
+        from server_app.sweeps.sweep import run_grid
 
         run_grid(self._config, self._launcher, overrides)
 
@@ -66,12 +66,12 @@ class StudySweeper(GridSweeper):
 
 
 class OptunaSweeper(GridSweeper):
-    """Runs values that Optuna chooses; see ``server_app.tuning``."""
+    """Runs values that Optuna chooses; see ``server_app.sweeps.optuna``."""
 
     def __init__(self, **tuning: Any) -> None:
         self._tuning = tuning
 
     def _sweep(self, overrides: Sequence[Override]) -> None:
-        from server_app.tuning import Tuning, tune
+        from server_app.sweeps.optuna import Tuning, tune
 
         tune(self._config, self._launcher, overrides, Tuning(**self._tuning))

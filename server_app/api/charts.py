@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from fedquorum.errors import ParameterError, RunError
 from fedquorum.records.reader import Run
-
-from server_app.figure_files import NotebookFigure
-from server_app.report.chart_spec import Chart
-from server_app.report.experiment import build_experiments
-from server_app.report.matplotlib_charts import draw_figure
-from server_app.report.seed_groups import group_runs
+from fedquorum.report.chart_spec import Chart
+from fedquorum.report.experiment import build_experiments
+from fedquorum.report.figure_files import NotebookFigure
+from fedquorum.report.matplotlib_charts import draw_figure
+from fedquorum.report.seed_groups import group_runs
 
 
 def build_charts(runs: Sequence[Run]) -> Mapping[str, Chart]:

@@ -5,10 +5,9 @@ import html
 from collections.abc import Mapping
 from pathlib import Path
 
+from fedquorum.report.figure_files import to_png
 from fedquorum.sanitize import sanitize
 from matplotlib.figure import Figure
-
-from server_app.figure_files import to_png
 
 MAX_FACT_LENGTH = 500
 PREVIEW_DPI = 70

@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pandas as pd
-from fedquorum.audit.command_line import format_summary_line
+from fedquorum.audit.cli import format_summary_line
 from fedquorum.records.reader import Run, load_run
 
 from server_app.api.display import format_directory, format_facts_table, format_image
 from server_app.api.frames import build_rounds_frame, read_table_frame
 
 if TYPE_CHECKING:
+    from fedquorum.report.figure_files import NotebookFigure
     from torch import nn
-
-    from server_app.figure_files import NotebookFigure
 
 PROBLEM_COLUMNS = {"round": "Int64", "client": "Int64", "text": "string"}
 
@@ -145,7 +144,7 @@ class RunResult:
         RunError
             If the run has no model, or its settings now build a different model.
         """
-        from server_app.report.rebuild import load_trained_model, reload_data
+        from server_app.runs.reload import load_trained_model, reload_data
 
         data, settings = reload_data(self.records, trust=self.trusted)
         return load_trained_model(self.records, settings, data).eval()

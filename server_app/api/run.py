@@ -21,8 +21,8 @@ from omegaconf.errors import OmegaConfBaseException
 from conf.compose import CONFIG_NAME, compose_job, start_hydra
 from conf.mistakes import explain
 from conf.overrides import to_overrides
-from server_app.command_line import build_run_dir_error, prepare_sweep_overrides
-from server_app.job import (
+from server_app.cli.fedquorum import build_run_dir_error, prepare_sweep_overrides
+from server_app.runs.job import (
     EXIT_INTERRUPTED,
     SweepRefused,
     SweepUnfinished,
@@ -30,7 +30,7 @@ from server_app.job import (
     run_overrides,
     suppress_disk_errors,
 )
-from server_app.resume import merge_resumed_overrides
+from server_app.runs.resume import merge_resumed_overrides
 from server_app.signals import raise_on_sigterm
 
 DEFAULT_OUTPUT_ROOT = Path("outputs")
@@ -60,7 +60,7 @@ def run_from_python(
     Raises
     ------
     FedQuorumError, KeyboardInterrupt
-        As in ``server_app.job.run_overrides``.
+        As in ``server_app.runs.job.run_overrides``.
     """
     folder = {} if output is None else {RUN_FOLDER: output}
     merged = merge_resumed_overrides(

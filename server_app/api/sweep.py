@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, Self
 import pandas as pd
 from fedquorum.errors import RunError
 from fedquorum.records.reader import Run, read_runs
-
-from server_app.api.display import format_directory, format_facts_table, format_image
-from server_app.api.result import RunResult
-from server_app.job import ERROR_FILE
-from server_app.report.seed_groups import (
+from fedquorum.report.seed_groups import (
     find_distinguishing_keys,
     format_setting_value,
     select_result_settings,
 )
 
+from server_app.api.display import format_directory, format_facts_table, format_image
+from server_app.api.result import RunResult
+from server_app.runs.job import ERROR_FILE
+
 if TYPE_CHECKING:
-    from server_app.figure_files import NotebookFigure
+    from fedquorum.report.figure_files import NotebookFigure
 
 METRIC_PREFIXES = ("round", "global_loss", "test.", "validation.")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from fedquorum.records.reader import load_run
-from fedquorum.search import FloatRange
+from fedquorum.rules.parameters import FloatRange
 
 from client_app.data import FederatedData
 from conf.schema.data import CsvSettings

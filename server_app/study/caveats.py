@@ -12,10 +12,10 @@ from statistics import fmean
 import numpy as np
 from fedquorum.records.reader import Run, read_dataset
 from fedquorum.records.tables import get_metric_column
+from fedquorum.report.names import format_setting, get_setting_name
 from numpy.typing import NDArray
 
 from client_app.data import FederatedData
-from server_app.names import format_setting, get_setting_name
 from server_app.study.result import MethodResult, ScoreCurve
 from server_app.study.text import Unit, capitalize, format_method_name, join_words, to_possessive
 

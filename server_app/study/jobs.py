@@ -5,8 +5,8 @@ from pathlib import Path
 
 from server_app.study.progress import ProgressFile
 from server_app.study.settings import Budget, format_clock_time
-from server_app.sweep_jobs import Job, count_complete_rounds
-from server_app.sweep_runner import JobRunner
+from server_app.sweeps.jobs import Job, count_complete_rounds
+from server_app.sweeps.runner import JobRunner
 
 END_STATUSES = ("completed", "failed")
 

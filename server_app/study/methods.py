@@ -5,10 +5,10 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from fedquorum.errors import SettingsError
-from fedquorum.named import NAMED_STRATEGIES, StrategyEntry
-from fedquorum.rule import Goal
-from fedquorum.search import Choices, FloatRange, RelativeRange
-from fedquorum.server_optimizer import SERVER_OPTIMIZERS
+from fedquorum.registry import NAMED_STRATEGIES, StrategyEntry
+from fedquorum.rules.parameters import Choices, FloatRange, RelativeRange
+from fedquorum.rules.rule import Goal
+from fedquorum.rules.server_optimizer import SERVER_OPTIMIZERS
 
 from conf import Settings
 from conf.options import format_suggestion, options

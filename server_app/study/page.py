@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedquorum.records.files import atomic_write
+from fedquorum.io import atomic_write
+from fedquorum.report.page import encode_plotly, escape_script_json, get_templates
+from fedquorum.report.tables import TextTable
 from fedquorum.sanitize import sanitize
 from markupsafe import Markup
 
-from server_app.report.page import encode_plotly, escape_script_json, get_templates
-from server_app.report.tables import TextTable
 from server_app.study.charts import (
     StudyChart,
     build_study_charts,

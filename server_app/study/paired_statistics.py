@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from fedquorum.errors import ParameterError
-from fedquorum.types import FloatArray
+from fedquorum.rules.types import FloatArray
 from scipy.special import stdtrit
 
 NO_DIFFERENCE = "no difference"

@@ -14,7 +14,7 @@ from server_app.study.jobs import StudyJobs
 from server_app.study.methods import StudyMethod
 from server_app.study.result import SeedRun
 from server_app.study.scores import format_run_command, read_rejection_reasons, read_seed_run
-from server_app.sweep_jobs import Job
+from server_app.sweeps.jobs import Job
 
 
 def collect_seed_runs(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedquorum.errors import RunError
-from fedquorum.records.files import atomic_write
+from fedquorum.io import atomic_write
 from fedquorum.sanitize import sanitize
 
 PROGRESS_FILE = "progress.json"

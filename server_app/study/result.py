@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from fedquorum.equality import nan_equals_nan
-from fedquorum.metrics import Metric, get_metric
-from fedquorum.records.files import atomic_write
+from fedquorum.io import atomic_write
+from fedquorum.rules.equality import nan_equals_nan
+from fedquorum.rules.metrics import Metric, get_metric
 
 from server_app.study.paired_statistics import UNDECIDED, Decision, PairedDifference
 
@@ -156,7 +156,7 @@ class StudyResult:
     data : str
         The data set's name.
     metric : str
-        The clients' metric, one of ``fedquorum.metrics.METRICS``.
+        The clients' metric, one of ``fedquorum.rules.metrics.METRICS``.
     metric_key : str
         The number that methods are compared by: its dotted key in ``rounds.jsonl``, such as
         ``test.all.worst10``.

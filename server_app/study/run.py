@@ -13,8 +13,8 @@ from omegaconf import DictConfig
 
 from client_app.data import FederatedData, load_data
 from conf import Settings
-from server_app.job import EXIT_INTERRUPTED, SweepUnfinished
-from server_app.resume import can_resume
+from server_app.runs.job import EXIT_INTERRUPTED, SweepUnfinished
+from server_app.runs.resume import can_resume
 from server_app.study.analysis import build_study_result
 from server_app.study.candidates import (
     Candidate,
@@ -40,8 +40,8 @@ from server_app.study.tuning import (
     compute_trial_cost,
     compute_tuning_budget,
 )
-from server_app.sweep_jobs import Job
-from server_app.sweep_runner import JobRunner
+from server_app.sweeps.jobs import Job
+from server_app.sweeps.runner import JobRunner
 
 MAX_TRIALS = 33
 """The maximum number of trials of a method: the settings' values and eight generations."""

@@ -14,7 +14,7 @@ from fedquorum.records.round_record import summarize_evaluations
 from fedquorum.records.tables import get_metric_column
 
 from server_app.study.result import ScoreCurve, SeedRun
-from server_app.sweep_jobs import read_complete_rounds
+from server_app.sweeps.jobs import read_complete_rounds
 
 SCORE_GROUPS = ("all", "priority", "non_priority", "held_out")
 DISPERSION_NAMES = ("average", "worst10", "best10", "gini", "std", "jain")

@@ -5,9 +5,16 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from fedquorum.errors import ParameterError, SettingsError
-from fedquorum.metrics import Metric
-from fedquorum.parameters import NON_NEGATIVE, NON_NEGATIVE_INT, Interval, ListOf, OneOf, Range
-from fedquorum.rule import Goal, check_parameters, parameter
+from fedquorum.rules.metrics import Metric
+from fedquorum.rules.parameters import (
+    NON_NEGATIVE,
+    NON_NEGATIVE_INT,
+    Interval,
+    ListOf,
+    OneOf,
+    Range,
+)
+from fedquorum.rules.rule import Goal, check_parameters, parameter
 
 from conf.options import format_suggestion
 from conf.overrides import to_overrides

@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
+from fedquorum.report.names import format_setting
+from fedquorum.report.tables import TextTable
 from fedquorum.sanitize import sanitize
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from server_app.names import format_setting
-from server_app.report.tables import TextTable
 from server_app.study.paired_statistics import PairedDifference
 from server_app.study.result import MethodResult, SeedRun, StudyResult
 from server_app.study.text import (

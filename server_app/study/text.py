@@ -4,12 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedquorum.metrics import get_metric
 from fedquorum.records.round_record import UNSEEN_GROUP
-from fedquorum.rule import Goal
+from fedquorum.report.names import method_title
+from fedquorum.rules.metrics import get_metric
+from fedquorum.rules.rule import Goal
 from fedquorum.sanitize import sanitize
 
-from server_app.names import method_title
 from server_app.study.paired_statistics import (
     MIN_SEEDS,
     NO_DIFFERENCE,

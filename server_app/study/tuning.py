@@ -13,7 +13,7 @@ from statistics import median_high
 from typing import TYPE_CHECKING, Any
 
 from fedquorum.rng import make_generator
-from fedquorum.search import Choices
+from fedquorum.rules.parameters import Choices
 
 from conf.overrides import to_overrides
 from server_app.study.methods import SearchDimension

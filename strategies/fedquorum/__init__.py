@@ -9,8 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .composition import RuleSet as RuleSet
-    from .flower.communication import NativeProtocol as NativeProtocol
+    from .flower.protocol import NativeProtocol as NativeProtocol
     from .flower.standard_protocol import StandardProtocol as StandardProtocol
     from .flower.strategies import AFL as AFL
     from .flower.strategies import MIFA as MIFA
@@ -33,9 +32,10 @@ if TYPE_CHECKING:
     from .flower.strategies import QFedAvg as QFedAvg
     from .flower.strategies import get_strategy as get_strategy
     from .flower.strategy import ComposedStrategy as ComposedStrategy
-    from .flower.waiting import WaitingGrid as WaitingGrid
-    from .robustness import Robustness as Robustness
-    from .types import Population as Population
+    from .flower.waiting_grid import WaitingGrid as WaitingGrid
+    from .rules.composition import RuleSet as RuleSet
+    from .rules.robustness import Robustness as Robustness
+    from .rules.types import Population as Population
 
 __version__ = "0.2.0.dev0"
 
@@ -60,13 +60,13 @@ _EXPORTS = {
     "QFedAvg": "flower.strategies",
     "TERM": "flower.strategies",
     "get_strategy": "flower.strategies",
-    "NativeProtocol": "flower.communication",
+    "NativeProtocol": "flower.protocol",
     "StandardProtocol": "flower.standard_protocol",
     "ComposedStrategy": "flower.strategy",
-    "WaitingGrid": "flower.waiting",
-    "Robustness": "robustness",
-    "Population": "types",
-    "RuleSet": "composition",
+    "WaitingGrid": "flower.waiting_grid",
+    "Robustness": "rules.robustness",
+    "Population": "rules.types",
+    "RuleSet": "rules.composition",
 }
 __all__ = sorted(_EXPORTS)  # noqa: PLE0605
 

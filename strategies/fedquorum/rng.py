@@ -3,7 +3,7 @@
 The project does not use global generators, except for layers that sample from torch's, which is
 seeded from here while they run. A client's random numbers therefore depend neither on its node, nor
 on the other participants, nor on the order of calls. The noise of differential privacy
-(``fedquorum.privacy``) has no seed.
+(``fedquorum.server.privacy``) has no seed.
 """
 
 import zlib

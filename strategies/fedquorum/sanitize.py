@@ -8,6 +8,9 @@ MAX_SANITIZED_LENGTH = 200
 MAX_REASON_LENGTH = 500
 """The longest reason of a node in the audit trail."""
 
+MAX_LINE_LENGTH = 1000
+"""The longest line that a command prints of a record."""
+
 MAX_NAME_LENGTH = 255
 
 

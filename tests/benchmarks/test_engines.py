@@ -17,7 +17,7 @@ from benchmarks.bare_arithmetic import BareCNN, BareJob, build_round_work, measu
 from benchmarks.engines import Competitor, RunTiming, Workload, compute_ratios, measure_competitors
 from benchmarks.pairing import compute_paired_ratio, plan_repetitions
 from benchmarks.peers.install import PEERS, get_python
-from client_app.training import LocalSGDConfig
+from client_app.training.local_sgd import LocalSGDConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 CNN = BareJob((3, 8, 12), 4, 5, 3.0, (7, 6), "threads", 3)

@@ -27,10 +27,10 @@ from benchmarks.book.local_only import (
 )
 from benchmarks.book.results import SeedStatistic
 from benchmarks.book.runs_log import LoggedRun, build_log_entry
-from client_app.evaluation import evaluate_clients
-from client_app.examples import Examples
-from server_app.report.bound import compute_bound_terms
-from server_app.report.rebuild import load_trained_model, reload_data
+from benchmarks.bound import compute_bound_terms
+from client_app.data.examples import Examples
+from client_app.evaluation.passes import evaluate_clients
+from server_app.runs.reload import load_trained_model, reload_data
 from tests.builders_runs import read_rows, run_here
 
 SMALL = (

@@ -13,7 +13,7 @@ from benchmarks.round_profile import OTHER_PART, PART_PATTERNS, find_part, forma
         ("~", "<built-in method torch.index_select>", "rows gathered and scaled"),
         ("~", "<built-in method torch.softmax>", "other arithmetic of PyTorch and NumPy"),
         ("/x/client_app/batched/linear.py", "step", "Python: clients"),
-        ("/x/strategies/fedquorum/round.py", "decide", "Python: rules, messages, records"),
+        ("/x/strategies/fedquorum/rules/round.py", "decide", "Python: rules, messages, records"),
         ("/x/site-packages/flwr/app/message.py", "__init__", "Python: Flower"),
         ("/x/site-packages/ray/actor.py", "_remote", "Python: Ray"),
         ("~", "<built-in method _pickle.loads>", "pickling and Ray's core"),

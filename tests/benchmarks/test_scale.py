@@ -15,7 +15,7 @@ from fedquorum.records.writer import RunWriter
 
 from benchmarks.scale import CLIENTS_PER_ROUND, SCALE_STRATEGIES, build_job
 from conf.compose import compose_overrides
-from server_app.job import run_in_process
+from server_app.runs.job import run_in_process
 
 ROUNDS = 3
 NUM_WARMUP_ROUNDS = 3

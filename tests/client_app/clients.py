@@ -11,13 +11,13 @@ from fedquorum.flower.codec import TrainResult, to_metrics
 from numpy.typing import NDArray
 from torch import nn
 
-from client_app.cached_evaluation import CachedEvaluator
-from client_app.client import FederatedClient
 from client_app.data.base import ClientData, Split, build_pooled_split, select_split
-from client_app.examples import Examples
+from client_app.data.examples import Examples
+from client_app.evaluation.evaluator import CachedEvaluator
 from client_app.losses import CrossEntropy, Task
-from client_app.trainer import Trainer
-from client_app.training import LocalSGDConfig, TrainingSetup
+from client_app.node.client import FederatedClient
+from client_app.training.local_sgd import LocalSGDConfig, TrainingSetup
+from client_app.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 

@@ -25,20 +25,20 @@ from fedquorum.flower.codec import (
     encode_train_request,
     to_metrics,
 )
-from fedquorum.types import KnownWeights, Objective, RoundPlan
+from fedquorum.rules.types import KnownWeights, Objective, RoundPlan
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from numpy.typing import NDArray
 
 from client_app import app as client_app
-from client_app.batched import BatchedTrainer
-from client_app.client import FederatedClient
 from client_app.data import ClientData
 from client_app.data.synth import SynthData
 from client_app.models import build_model
-from client_app.node import Node
+from client_app.node.client import FederatedClient
+from client_app.node.node import Node
+from client_app.training.batched import BatchedTrainer
 from conf import compose_settings
 from conf.schema.data import SynthSettings
-from server_app.in_process import InProcessGrid
+from server_app.engines.in_process import InProcessGrid
 from tests.client_app.clients import assert_same_result
 from tests.reference import sgd
 
@@ -53,7 +53,7 @@ OVERRIDES = (
 NOT_NEEDED = (
     *("torchvision", "torch._dynamo", "sympy", "transformers", "datasets", "flwr_datasets"),
     *("pandas", "pyarrow", "scipy", "matplotlib", "tensorboard", "ray", "joblib"),
-    *("fedquorum.flower.communication", "fedquorum.flower.strategy", "fedquorum.records.writer"),
+    *("fedquorum.flower.protocol", "fedquorum.flower.strategy", "fedquorum.records.writer"),
 )
 """What neither a closed-form model nor the client's half of a round needs."""
 
@@ -63,9 +63,9 @@ from client_app import app as client_app
 import numpy as np
 import torch
 from fedquorum.flower.codec import *
-from fedquorum.types import Objective, RoundPlan
+from fedquorum.rules.types import Objective, RoundPlan
 from flwr.app import Message, MessageType
-from server_app.in_process import InProcessGrid
+from server_app.engines.in_process import InProcessGrid
 
 print([name for name in {NOT_NEEDED} if name in sys.modules])
 grid = InProcessGrid(client_app.app, {{"experiment": "custom", "overrides": {OVERRIDES!r}}}, 1)

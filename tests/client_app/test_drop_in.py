@@ -11,7 +11,7 @@ from fedquorum.flower.strategies import DropInStrategy
 from flwr.app import ArrayRecord, MetricRecord
 
 from client_app import app as client_app
-from server_app.in_process import InProcessGrid
+from server_app.engines.in_process import InProcessGrid
 from tests.builders_flower import evaluate_round, train_round
 
 NUM_CLIENTS = 5

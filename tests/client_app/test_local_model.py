@@ -11,12 +11,12 @@ import torch
 from fedquorum.rng import make_generator
 from torch import nn
 
-from client_app.augmentation import build_augmentation
-from client_app.dropout import find_dropouts, replace_dropout
 from client_app.losses import BinaryCrossEntropy, CrossEntropy, SquaredError, Task
 from client_app.models import CNN, LSTM, M5, MLP, CelebaCNN, LogisticRegression, SmallCNN, TextCNN
 from client_app.rng import has_random_layers, seed_torch
-from client_app.training import (
+from client_app.training.augmentation import build_augmentation
+from client_app.training.dropout import find_dropouts, replace_dropout
+from client_app.training.local_sgd import (
     LocalModel,
     LocalSGDConfig,
     TheoremLR,

@@ -10,7 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from fedquorum.metrics import METRICS
+from fedquorum.rules.metrics import METRICS
 from numpy.typing import NDArray
 
 from client_app import metrics

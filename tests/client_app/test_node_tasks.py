@@ -10,7 +10,6 @@ import torch
 from fedquorum.flower.codec import EvaluateTask
 from numpy.typing import NDArray
 
-from client_app import node
 from client_app.data import ClientData
 from client_app.data.base import (
     Labels,
@@ -31,7 +30,8 @@ from client_app.losses import (
     build_task,
 )
 from client_app.models import build_model_for
-from client_app.node import Node
+from client_app.node import node
+from client_app.node.node import Node
 from conf import SettingsError, compose_settings
 from tests.reference import losses
 

@@ -14,12 +14,12 @@ from fedquorum.flower.codec import (
     encode_arrays,
     encode_train_request,
 )
-from fedquorum.types import Objective, RoundPlan
+from fedquorum.rules.types import Objective, RoundPlan
 from flwr.app import Message, RecordDict
 
 from client_app.app import app
 from conf import compose_settings
-from server_app.in_process import InProcessGrid
+from server_app.engines.in_process import InProcessGrid
 
 WORDS = "data=npz data.partition=device data.path=nowhere.npz data.num_clients=3 data.priority=all "
 WORDS += "data.input_shape=[2] data.num_classes=2 client.local_epochs=1"

@@ -17,13 +17,13 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from client_app.arrays import to_device
-from client_app.batched import BatchedTrainer
 from client_app.data.base import build_pooled_split, select_split
-from client_app.dropout import replace_dropout
-from client_app.examples import Examples
+from client_app.data.examples import Examples
 from client_app.losses import CrossEntropy
 from client_app.models import CNN, LogisticRegression, SmallCNN
-from client_app.training import LocalModel, LocalSGDConfig, TrainingSetup
+from client_app.training.batched import BatchedTrainer
+from client_app.training.dropout import replace_dropout
+from client_app.training.local_sgd import LocalModel, LocalSGDConfig, TrainingSetup
 from tests.client_app.clients import CPU, copy_arrays, make_ragged_data
 
 META = torch.device("meta")

@@ -5,7 +5,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 import pytest
-from fedquorum.named import (
+from fedquorum.registry import (
     ALL_SELECTIONS,
     ALL_WEIGHTINGS,
     CUSTOM,
@@ -13,10 +13,10 @@ from fedquorum.named import (
     NONE,
     build_rules,
 )
-from fedquorum.parameters import POSITIVE
-from fedquorum.participation import PARTICIPATIONS
-from fedquorum.rule import Rule, RunContext, get_parameters, parameter
-from fedquorum.server_optimizer import SERVER_OPTIMIZERS
+from fedquorum.rules.parameters import POSITIVE
+from fedquorum.rules.participation import PARTICIPATIONS
+from fedquorum.rules.rule import Rule, RunContext, get_parameters, parameter
+from fedquorum.rules.server_optimizer import SERVER_OPTIMIZERS
 from hydra import compose as hydra_compose
 from hydra import initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
@@ -153,7 +153,7 @@ def test_a_composition_with_a_bound_may_be_private(overrides: str) -> None:
 def test_settings_can_be_sent_to_another_process(name: str) -> None:
     """Pickle finds the schemas derived from the rules."""
     overrides = {
-        "custom": "strategy.path=fedquorum.weighting.TiltedLoss",
+        "custom": "strategy.path=fedquorum.rules.weighting.TiltedLoss",
         "known_statistics": "availability=bernoulli",
     }
     settings = compose_settings("custom", f"strategy={name} {overrides.get(name, '')}").settings

@@ -36,7 +36,7 @@ app = sys.argv.pop(1)
 repository = sys.argv.pop(1)
 sys.path = [path for path in sys.path if not path.startswith(repository)]
 sys.path[:0] = [app, f"{app}/strategies"]
-from server_app.command_line import main
+from server_app.cli.fedquorum import main
 main()
 """
 

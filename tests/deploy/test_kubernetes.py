@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from conf.compose import compose_overrides
-from server_app.node_keys import read_node_keys
+from server_app.runs.node_keys import read_node_keys
 from tests.builders_kubernetes import (
     FOLDER,
     ROOT,

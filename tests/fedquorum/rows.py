@@ -11,14 +11,10 @@ from typing import Any
 
 import numpy as np
 from fedquorum.contrib import FedAWEWeighting, MaxFLWeighting, PowerOfChoice
-from fedquorum.named import ALL_WEIGHTINGS
-from fedquorum.participation import (
-    EmpiricalCorrection,
-    FedAUCorrection,
-    KnownRatesCorrection,
-)
-from fedquorum.rule import Rule
-from fedquorum.selection import (
+from fedquorum.registry import ALL_WEIGHTINGS
+from fedquorum.rules.participation import EmpiricalCorrection, FedAUCorrection, KnownRatesCorrection
+from fedquorum.rules.rule import Rule
+from fedquorum.rules.selection import (
     AfterWarmup,
     AllClients,
     EpsilonGate,
@@ -27,19 +23,9 @@ from fedquorum.selection import (
     Sampling,
     Selection,
 )
-from fedquorum.server_optimizer import (
-    SGD,
-    Adagrad,
-    Adam,
-    Momentum,
-    Yogi,
-)
-from fedquorum.types import (
-    AggregationWeights,
-    ClientUpdates,
-    FloatArray,
-)
-from fedquorum.weighting import (
+from fedquorum.rules.server_optimizer import SGD, Adagrad, Adam, Momentum, Yogi
+from fedquorum.rules.types import AggregationWeights, ClientUpdates, FloatArray
+from fedquorum.rules.weighting import (
     AAggFFDWeighting,
     AAggFFSWeighting,
     AFLWeighting,

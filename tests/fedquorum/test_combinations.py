@@ -16,10 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum import ComposedStrategy
-from fedquorum.aggregation import apply_server_step
-from fedquorum.composition import RuleSet, UpdateMemoryConfig
 from fedquorum.contrib import PowerOfChoice
-from fedquorum.decisions import ClientEvaluation
 from fedquorum.errors import ParameterError
 from fedquorum.flower.codec import (
     NamedArrays,
@@ -29,14 +26,17 @@ from fedquorum.flower.codec import (
     decode_arrays,
     encode_arrays,
 )
-from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS, CUSTOM, NONE
-from fedquorum.participation import PARTICIPATIONS
-from fedquorum.round import decide_round
-from fedquorum.rule import RunContext
-from fedquorum.selection import EpsilonGate
-from fedquorum.server_optimizer import SERVER_OPTIMIZERS
-from fedquorum.server_state import ServerState
-from fedquorum.types import FloatArray, Population
+from fedquorum.registry import ALL_SELECTIONS, ALL_WEIGHTINGS, CUSTOM, NONE
+from fedquorum.rules.composition import RuleSet, UpdateMemoryConfig
+from fedquorum.rules.decisions import ClientEvaluation
+from fedquorum.rules.participation import PARTICIPATIONS
+from fedquorum.rules.round import decide_round
+from fedquorum.rules.rule import RunContext
+from fedquorum.rules.selection import EpsilonGate
+from fedquorum.rules.server_optimizer import SERVER_OPTIMIZERS
+from fedquorum.rules.types import FloatArray, Population
+from fedquorum.server.aggregation import apply_server_step
+from fedquorum.server.state import ServerState
 
 from conf.compose import PARTS, options
 from tests.builders import (

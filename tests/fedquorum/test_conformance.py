@@ -14,23 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum.errors import ParameterError
-from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS
-from fedquorum.participation import (
-    PARTICIPATIONS,
-    Participation,
-)
-from fedquorum.rule import Goal, Rule, RunContext, get_parameters
-from fedquorum.selection import (
-    AllClients,
-    LocalModelSelection,
-    Selection,
-)
-from fedquorum.server_optimizer import (
-    SERVER_OPTIMIZERS,
-    ServerOptimizer,
-)
-from fedquorum.state_arrays import expand_state, from_arrays, to_arrays
-from fedquorum.types import (
+from fedquorum.registry import ALL_SELECTIONS, ALL_WEIGHTINGS
+from fedquorum.rules.participation import PARTICIPATIONS, Participation
+from fedquorum.rules.rule import Goal, Rule, RunContext, get_parameters
+from fedquorum.rules.selection import AllClients, LocalModelSelection, Selection
+from fedquorum.rules.server_optimizer import SERVER_OPTIMIZERS, ServerOptimizer
+from fedquorum.rules.state_arrays import expand_state, from_arrays, to_arrays
+from fedquorum.rules.types import (
     AggregationWeights,
     ClientReports,
     ClientUpdates,
@@ -40,7 +30,7 @@ from fedquorum.types import (
     Population,
     RoundPlan,
 )
-from fedquorum.weighting import (
+from fedquorum.rules.weighting import (
     AAggFFDWeighting,
     AFLWeighting,
     AverageAll,

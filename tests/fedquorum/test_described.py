@@ -6,15 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum.described import to_builtins, to_settings
 from fedquorum.errors import ParameterError
-from fedquorum.imports import refuse_import
-from fedquorum.named import NAMED_STRATEGIES, StrategyEntry, build_rules
-from fedquorum.participation import FedAUCorrection
-from fedquorum.rule import RunContext
-from fedquorum.selection import EpsilonGate, Sampling
-from fedquorum.server_optimizer import SERVER_OPTIMIZERS
-from fedquorum.weighting import AFLWeighting, AverageAll
+from fedquorum.registry import (
+    NAMED_STRATEGIES,
+    StrategyEntry,
+    build_rules,
+    refuse_import,
+    to_builtins,
+    to_settings,
+)
+from fedquorum.rules.participation import FedAUCorrection
+from fedquorum.rules.rule import RunContext
+from fedquorum.rules.selection import EpsilonGate, Sampling
+from fedquorum.rules.server_optimizer import SERVER_OPTIMIZERS
+from fedquorum.rules.weighting import AFLWeighting, AverageAll
 
 CONTEXT = RunContext(num_rounds=7, seed=3)
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS
-from fedquorum.participation import PARTICIPATIONS
-from fedquorum.rule import RunContext
-from fedquorum.selection import AllClients, LocalModelSelection, Sampling
-from fedquorum.types import ClientReports, Population
-from fedquorum.weighting import AverageAll, Weighting
+from fedquorum.registry import ALL_SELECTIONS, ALL_WEIGHTINGS
+from fedquorum.rules.participation import PARTICIPATIONS
+from fedquorum.rules.rule import RunContext
+from fedquorum.rules.selection import AllClients, LocalModelSelection, Sampling
+from fedquorum.rules.types import ClientReports, Population
+from fedquorum.rules.weighting import AverageAll, Weighting
 
 from tests.builders import build_corrected_weighting, decide_first_round, make_client_updates
 from tests.snapshot import Snapshot, join_sections

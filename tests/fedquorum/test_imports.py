@@ -10,9 +10,9 @@ from typing import Any
 import fedquorum
 import pytest
 from fedquorum.errors import ParameterError
-from fedquorum.imports import import_object, import_rule, refuse_import
-from fedquorum.rule import RunContext
-from fedquorum.weighting import Weighting
+from fedquorum.registry import import_object, import_rule, refuse_import
+from fedquorum.rules.rule import RunContext
+from fedquorum.rules.weighting import Weighting
 
 from tests.fedquorum.records.made import FIXTURES
 
@@ -54,7 +54,11 @@ def find_failures(names: list[str]) -> dict[str, str]:
 def test_every_rule_is_imported_without_flower_and_torch() -> None:
     """All modules of the rules, and those that use only the rules."""
     names = list_modules()
-    assert {"fedquorum.participation.fedau", "fedquorum.selection", "fedquorum.types"} <= set(names)
+    assert {
+        "fedquorum.rules.participation.fedau",
+        "fedquorum.rules.selection",
+        "fedquorum.rules.types",
+    } <= set(names)
     assert find_failures(names) == {}
 
 
@@ -102,7 +106,8 @@ def test_a_rule_is_imported_from_the_working_directory(
 ) -> None:
     """Even if it is not on Python's path, as in a command; a function may make the rule."""
     (tmp_path / "made_here.py").write_text(
-        "from fedquorum.weighting import AverageAll\n\ndef average():\n    return AverageAll()\n"
+        "from fedquorum.rules.weighting import AverageAll\n\n"
+        "def average():\n    return AverageAll()\n"
     )
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     monkeypatch.chdir(tmp_path)

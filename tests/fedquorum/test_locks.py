@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from fedquorum.locks import LockHolder, find_holder, lock, lock_directory
+from fedquorum.io import LockHolder, find_holder, lock, lock_directory
 
 
 @pytest.fixture(params=[True, False], ids=["by descriptor", "by file"])
@@ -47,7 +47,7 @@ def test_an_interruption_leaves_no_lock(directory: Path, monkeypatch: pytest.Mon
         opened.append(descriptor)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedquorum.locks.lock_descriptor", note_and_interrupt)
+    monkeypatch.setattr("fedquorum.io.lock_descriptor", note_and_interrupt)
     with pytest.raises(KeyboardInterrupt):
         lock_directory(directory)
     with pytest.raises(OSError, match="Bad file descriptor"):
@@ -59,7 +59,7 @@ def test_an_interruption_leaves_no_lock(directory: Path, monkeypatch: pytest.Mon
 HOLD = """
 import sys, time
 from pathlib import Path
-from fedquorum.locks import lock
+from fedquorum.io import lock
 with lock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

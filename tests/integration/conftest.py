@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-import server_app.loop
+import server_app.runs.loop
 from tests.builders_runs import assert_same_results, read_rounds
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,7 +117,7 @@ def assert_same_rounds(one: Path, other: Path, tolerance: float = 1e-5) -> None:
 @contextmanager
 def interrupt_at_round(monkeypatch: pytest.MonkeyPatch, in_round: int) -> Iterator[None]:
     """Let a run break off in a round, before that has any effect."""
-    play = server_app.loop._run_round
+    play = server_app.runs.loop._run_round
 
     def until(parts: Any, arrays: Any, server_round: int) -> Any:
         if server_round == in_round:
@@ -125,7 +125,7 @@ def interrupt_at_round(monkeypatch: pytest.MonkeyPatch, in_round: int) -> Iterat
         return play(parts, arrays, server_round)
 
     with monkeypatch.context() as patch:
-        patch.setattr(server_app.loop, "_run_round", until)
+        patch.setattr(server_app.runs.loop, "_run_round", until)
         with pytest.raises(KeyboardInterrupt):
             yield
 

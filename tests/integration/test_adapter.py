@@ -11,7 +11,7 @@ import pytest
 import torch
 from flwr.app import Context, RecordDict
 
-from server_app.in_process import InProcessGrid
+from server_app.engines.in_process import InProcessGrid
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "adapter"
 CONFIG: dict[str, Any] = {"num-server-rounds": 2, "local-epochs": 1, "lr": 0.02, "rank": 4}

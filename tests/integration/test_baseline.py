@@ -18,7 +18,7 @@ from flwr.app import Context, RecordDict
 from PIL import Image as Pillow
 
 from conf.compose import compose_settings
-from server_app.in_process import InProcessGrid
+from server_app.engines.in_process import InProcessGrid
 from tests.builders_hf import write_parquet_splits
 from tests.cases import sample_cases
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fedquorum.audit.command_line import format_summary_line
+from fedquorum.audit.cli import format_summary_line
 
 from tests.builders_runs import run_here
 from tests.integration.conftest import ROOT, Shell, assert_same_bits, start_local_superlink
@@ -26,8 +26,8 @@ sys.path[:] = [place for place in sys.path if not place.startswith({str(ROOT)!r}
 READ = """
 from pathlib import Path
 
-from server_app.commands import main
-from server_app.report.watch_server import WatchServer
+from server_app.cli.commands import main
+from fedquorum.report.watch_server import WatchServer
 
 with WatchServer(Path(sys.argv[1]), 0) as server:
     print(server.policy)

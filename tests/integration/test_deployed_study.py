@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server_app.job import SweepUnfinished
-from server_app.study.command_line import start_study
-from server_app.sweep_jobs import CONFIG_FILE, SweepFolder, read_complete_rounds
+from server_app.cli.study import start_study
+from server_app.runs.job import SweepUnfinished
+from server_app.sweeps.jobs import CONFIG_FILE, SweepFolder, read_complete_rounds
 from tests.builders_runs import read_rows, run_here
 from tests.cases import is_long
 from tests.integration.deployed import Deployment, make_client_data, start_deployment, write_all

@@ -13,7 +13,7 @@ from fedquorum.audit.check import audit_run
 from fedquorum.records.run_dir import read_manifest_or_empty
 
 from conf import compose_settings
-from server_app.job import run_in_process
+from server_app.runs.job import run_in_process
 from tests.builders_runs import read_rows
 from tests.cases import is_long
 from tests.integration.conftest import BIN, Shell, find_free_port, wait_for

@@ -28,7 +28,7 @@ from flwr.serverapp import ServerApp
 
 from client_app.data import load_data
 from conf.compose import compose_overrides
-from server_app.build import build_initial_arrays
+from server_app.runs.build import build_initial_arrays
 
 app = ServerApp()
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fedquorum.audit.command_line import format_summary_line
+from fedquorum.audit.cli import format_summary_line
 
 from tests.integration.conftest import ROOT
 
@@ -31,7 +31,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedquorum import FedAU
-from fedquorum.audit.command_line import main as audit
+from fedquorum.audit.cli import main as audit
 from fedquorum.records import checkpoint
 from grid import InProcessGrid
 

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum.audit.check import audit_run
-from fedquorum.named import NAMED_STRATEGIES
 from fedquorum.records.checkpoint import CheckpointStore
+from fedquorum.registry import NAMED_STRATEGIES
 from safetensors.numpy import load_file
 
-import server_app.command_line
-import server_app.in_process
-import server_app.loop
+import server_app.cli.fedquorum
+import server_app.engines.in_process
+import server_app.runs.loop
 from tests.builders import NEEDED_WORDS
 from tests.builders_flower import ScriptedGrid
 from tests.builders_runs import make_client_overrides, read_lines, read_rows, run_here
@@ -51,14 +51,16 @@ MUTE: Mapping[int, set[int]] = {
 
 def with_grid(monkeypatch: pytest.MonkeyPatch, **script: Any) -> None:
     """Have runs in process made on a scripted grid, which knows the round."""
-    play = server_app.loop._run_round
+    play = server_app.runs.loop._run_round
 
     def in_round(parts: Any, arrays: Any, server_round: int) -> Any:
         parts.grid.inner.server_round = server_round
         return play(parts, arrays, server_round)
 
-    monkeypatch.setattr("server_app.loop._run_round", in_round)
-    monkeypatch.setattr("server_app.in_process.InProcessGrid", partial(ScriptedGrid, **script))
+    monkeypatch.setattr("server_app.runs.loop._run_round", in_round)
+    monkeypatch.setattr(
+        "server_app.engines.in_process.InProcessGrid", partial(ScriptedGrid, **script)
+    )
 
 
 @pytest.mark.parametrize("strategy", sorted({*NAMED_STRATEGIES, "composed"}))

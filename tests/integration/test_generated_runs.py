@@ -20,21 +20,21 @@ import torch
 from fedquorum.audit.check import audit_run
 from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.flower.codec import TrainResult, TrainTask
-from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS, build_rules
-from fedquorum.parameters import Cutoff, Interval, LossRequirement, OneOf
-from fedquorum.participation import PARTICIPATIONS
+from fedquorum.registry import ALL_SELECTIONS, ALL_WEIGHTINGS, build_rules
 from fedquorum.rng import make_generator
-from fedquorum.rule import Rule, RunContext, get_parameters
-from fedquorum.server_optimizer import SERVER_OPTIMIZERS
+from fedquorum.rules.parameters import Cutoff, Interval, LossRequirement, OneOf
+from fedquorum.rules.participation import PARTICIPATIONS
+from fedquorum.rules.rule import Rule, RunContext, get_parameters
+from fedquorum.rules.server_optimizer import SERVER_OPTIMIZERS
 
 import client_app.app
 from client_app.arrays import Arrays
-from client_app.cached_evaluation import CachedEvaluator
-from client_app.client import FederatedClient
-from client_app.evaluation import ClientMetrics
-from client_app.trainer import Trainer
+from client_app.evaluation.evaluator import CachedEvaluator
+from client_app.evaluation.passes import ClientMetrics
+from client_app.node.client import FederatedClient
+from client_app.training.trainer import Trainer
 from conf.compose import compose_overrides
-from server_app.loop import run_rounds
+from server_app.runs.loop import run_rounds
 from tests.builders_flower import ScriptedGrid
 from tests.cases import sample_cases
 from tests.integration.conftest import assert_same_bits, interrupt_at_round

@@ -21,10 +21,10 @@ import pytest
 from fedquorum.errors import FedQuorumError, RunError
 from fedquorum.records.reader import load_run
 from fedquorum.records.values import NUMBER
+from fedquorum.report.watch import RunWatcher
 
-from server_app.commands import main
-from server_app.report.watch import RunWatcher
-from server_app.resume import merge_resumed_overrides
+from server_app.cli.commands import main
+from server_app.runs.resume import merge_resumed_overrides
 from tests.builders_hostile import tamper
 from tests.builders_runs import make_client_overrides, run_here
 from tests.cases import is_long, sample_cases

@@ -15,7 +15,7 @@ import pytest
 from fedquorum.records.checkpoint import CheckpointStore
 
 from conf.compose import compose_overrides
-from server_app.job import run_in_process
+from server_app.runs.job import run_in_process
 from tests.cases import is_long
 from tests.integration.conftest import assert_same_run
 

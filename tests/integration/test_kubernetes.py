@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from conf import compose_settings
-from server_app.job import run_in_process
+from server_app.runs.job import run_in_process
 from tests.builders_kubernetes import FOLDER, build_kustomization, find_manifest
 from tests.cases import is_long
 from tests.integration.conftest import wait_for

@@ -36,7 +36,8 @@ def make():
     return FedAU()
 """,
     "client_app.py": """
-from fedquorum.client.availability import AvailabilityMod, Bernoulli, NodeAvailability
+from fedquorum.client.availability import Bernoulli
+from fedquorum.flower.mods import AvailabilityMod, NodeAvailability
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum.types import FloatArray, IntArray
+from fedquorum.rules.types import FloatArray, IntArray
 
 from tests.builders_runs import read_lines, run_here
 from tests.cases import is_long
@@ -102,7 +102,7 @@ def test_responses_of_everyone_need_no_correction(
     """AAggFF-D with C = 1 decides by the responses themselves."""
     corrected = runs.of(("strategy=aaggff_d", "strategy.fraction=1.0"))
     with monkeypatch.context() as patch:
-        patch.setattr("fedquorum.weighting.aaggff_d.estimate_doubly_robust", skip_correction)
+        patch.setattr("fedquorum.rules.weighting.aaggff_d.estimate_doubly_robust", skip_correction)
         plain = runs.of(("strategy=aaggff_d",))
     assert_same_bits(corrected, plain, ROUNDS)
 

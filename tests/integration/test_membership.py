@@ -25,10 +25,10 @@ from fedquorum.flower.codec import (
     TrainTask,
     encode_arrays,
 )
-from fedquorum.privacy import GaussianMechanism
+from fedquorum.server.privacy import GaussianMechanism
 
 from conf import compose_settings
-from server_app.privacy import PrivacySpent, build_mechanism
+from server_app.runs.privacy import PrivacySpent, build_mechanism
 from tests.builders_flower import (
     build_named_strategy,
     evaluate_round,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from fedquorum.audit.command_line import format_summary_line
+from fedquorum.audit.cli import format_summary_line
 
 from tests.builders_runs import make_client_overrides
 from tests.cases import is_long
@@ -19,7 +19,7 @@ from tests.integration.conftest import ROOT, Outcome, Shell, find_results_direct
 GUIDE = (ROOT / "docs" / "own-rule.md").read_text()
 BLOCKS = dict(re.findall(r"^`(\S+)`\n\n```\w+\n(.*?)```", GUIDE, re.DOTALL | re.MULTILINE))
 RULE = "strategies/fedquorum/weighting/one_plus_loss.py"
-TABLE = "strategies/fedquorum/weighting/__init__.py"
+TABLE = "strategies/fedquorum/rules/weighting/__init__.py"
 ROWS = "tests/fedquorum/rows.py"
 GOLDEN = "tests/fedquorum/weighting/test_one_plus_loss.py"
 DOCUMENTS = {
@@ -73,7 +73,7 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 
-from server_app.commands import main
+from server_app.cli.commands import main
 
 outcomes = []
 for words in json.loads(sys.argv[1]):
@@ -186,8 +186,8 @@ def test_mistakes_are_answered(copy_shell: Shell) -> None:
 PYTHON = """
 import fedquorum
 from fedquorum.errors import ParameterError
-from fedquorum.named import build_rules
-from fedquorum.rule import RunContext
+from fedquorum.registry import build_rules
+from fedquorum.rules.rule import RunContext
 
 options = {"name": "one_plus_loss", "a": 0.5, "fraction": 0.5}
 rules = build_rules(options, {"name": "sgd"}, RunContext())
@@ -235,14 +235,14 @@ def test_it_has_the_tests_of_all_rules(copy: Path, files: tuple[str, ...]) -> No
 OUTSIDE = (
     BLOCKS[RULE]
     .replace("from ..", "from fedquorum.")
-    .replace("from .", "from fedquorum.weighting.")
+    .replace("from .", "from fedquorum.rules.weighting.")
 )
 STEPS = '''"""A selection and a step of one's own."""
 
 from dataclasses import dataclass
 
-from fedquorum.selection import AllClients
-from fedquorum.server_optimizer import SGD
+from fedquorum.rules.selection import AllClients
+from fedquorum.rules.server_optimizer import SGD
 
 
 @dataclass(frozen=True)

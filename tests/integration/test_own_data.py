@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum.audit.command_line import main
+from fedquorum.audit.cli import main
 from fedquorum.errors import DataError
 from PIL import Image
 
-from server_app.clients_table.command_line import main as show_clients
+from server_app.cli.data import main as show_clients
 from tests.builders_hf import make_gray_images, make_image_rows, save_splits
 from tests.builders_runs import read_rounds, read_rows, run_here
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fedquorum.audit.command_line import format_summary_line
+from fedquorum.audit.cli import format_summary_line
 
 import fedquorum_app
 from conf.overrides import to_overrides

@@ -17,7 +17,7 @@ import pytest
 from flwr.app import Context, RecordDict, UserConfig
 from flwr.serverapp.strategy import Result
 
-from server_app.in_process import InProcessGrid
+from server_app.engines.in_process import InProcessGrid
 from tests.cases import is_long
 from tests.integration.conftest import ROOT, Outcome, Shell, start_local_superlink
 

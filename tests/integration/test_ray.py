@@ -17,11 +17,11 @@ from fedquorum.audit.check import audit_run
 from fedquorum.errors import RunError
 from ray.cluster_utils import Cluster
 
-import server_app.loop
+import server_app.runs.loop
 from conf.compose import compose_overrides
-from server_app.job import run_on_ray
+from server_app.engines.ray.cluster import join_cluster
 from server_app.provenance import collect_code_facts
-from server_app.ray_engine.cluster import join_cluster
+from server_app.runs.job import run_on_ray
 from tests.builders_runs import read_lines, read_rows, run_here
 from tests.cases import is_long
 from tests.integration.conftest import (
@@ -109,7 +109,7 @@ def in_process(directory: Path, *words: str, hooks: Hooks | None = None) -> Path
 @contextmanager
 def acting(hooks: Hooks) -> Iterator[None]:
     """Act at the beginning of rounds."""
-    play = server_app.loop._run_round
+    play = server_app.runs.loop._run_round
 
     def run_hook(parts: Any, arrays: Any, server_round: int) -> Any:
         if server_round in hooks:
@@ -117,7 +117,7 @@ def acting(hooks: Hooks) -> Iterator[None]:
         return play(parts, arrays, server_round)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server_app.loop, "_run_round", run_hook)
+        patch.setattr(server_app.runs.loop, "_run_round", run_hook)
         yield
 
 
@@ -251,7 +251,7 @@ def test_workers_with_other_code(
 ) -> None:
     """One line, before there is a directory."""
     facts = {**collect_code_facts(), "numpy": "0.1"}
-    monkeypatch.setattr("server_app.ray_engine.engine.collect_code_facts", lambda: facts)
+    monkeypatch.setattr("server_app.engines.ray.engine.collect_code_facts", lambda: facts)
     message = (
         r"^all workers must have the code of the run's process: numpy is \S+ on \S+, and 0\.1 th"
     )

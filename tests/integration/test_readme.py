@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum import FedAU
-from fedquorum.audit.command_line import audit_runs
+from fedquorum.audit.cli import audit_runs
 from fedquorum.audit.explain import describe_decision
 from fedquorum.audit.replay import read_audit_input
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from server_app.in_process import InProcessGrid
+from server_app.engines.in_process import InProcessGrid
 from tests.builders_runs import run_here
 from tests.integration.conftest import BIN, ROOT
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-import server_app.loop
+import server_app.runs.loop
 from tests.builders_runs import run_here
 from tests.cases import is_long
 from tests.integration.conftest import Shell, assert_same_bits
@@ -80,14 +80,14 @@ def run_until_killed(directory: Path, words: tuple[str, ...], in_round: int, dat
     The server that forks it began with the environment of some other test.
     """
     os.environ["FEDQUORUM_DATA"] = data
-    play = server_app.loop._run_round
+    play = server_app.runs.loop._run_round
 
     def until(context: Any, arrays: Any, server_round: int) -> Any:
         if server_round == in_round:
             os.kill(os.getpid(), signal.SIGKILL)
         return play(context, arrays, server_round)
 
-    server_app.loop._run_round = until
+    server_app.runs.loop._run_round = until
     run_here(directory, *words)
 
 

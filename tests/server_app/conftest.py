@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fedquorum.locks import lock
+from fedquorum.io import lock
 from fedquorum.records.run_dir import remove_unfinished
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig, OmegaConf
 
 from conf.compose import compose_overrides
-from server_app.job import LOCK_FILE
+from server_app.runs.job import LOCK_FILE
 
 JobFunction = Callable[[Path, tuple[str, ...]], None]
 

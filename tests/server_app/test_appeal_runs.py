@@ -13,16 +13,16 @@ from fedquorum.audit.check import audit_run
 from fedquorum.audit.explain import describe_decision
 from fedquorum.audit.replay import read_audit_input
 from fedquorum.contrib import find_requirement
-from fedquorum.contrib.requirements import read_recorded_requirements
-from fedquorum.equality import is_same
 from fedquorum.errors import FedQuorumError, SettingsError
+from fedquorum.report.cli import main as report
+from fedquorum.rules.equality import is_same
 from safetensors.numpy import load_file
 
 from conf.compose import compose_overrides
 from conf.schema.rules import get_requirement_settings
-from server_app.build import build_population
-from server_app.clients_table.rows import build_client_rows
-from server_app.report.command_line import main as report
+from server_app.runs.build import build_population
+from server_app.runs.data_preview import build_client_rows
+from server_app.runs.requirements import read_recorded_requirements
 from tests.builders_runs import read_lines, read_rows
 from tests.reference import maxfl as reference
 from tests.server_app.made_runs import SMALL, make_real_run

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from fedquorum.audit.command_line import format_summary_line
+from fedquorum.audit.cli import format_summary_line
 from fedquorum.audit.explain import describe_decision
 from fedquorum.audit.replay import read_audit_input
 
-from server_app.commands import main
+from server_app.cli.commands import main
 from tests.server_app.made_runs import change_table, make_real_run
 
 OVERRIDES = {"fedalign": ("strategy.epsilon=0.4",), "qfedavg": ("strategy=qfedavg",)}
@@ -119,7 +119,9 @@ def test_rules_named_by_records_are_imported_only_with_trust(
     runs: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without --trust, the run is refused and the other runs are audited."""
-    (tmp_path / "rules.py").write_text("from fedquorum.weighting import TERMWeighting as Tilted\n")
+    (tmp_path / "rules.py").write_text(
+        "from fedquorum.rules.weighting import TERMWeighting as Tilted\n"
+    )
     rule = ("strategy=custom", f"strategy.path={tmp_path}/rules.py:Tilted")
     make_real_run(tmp_path / "a", *rule, "strategy.args={tilt: 1.0}")
     shutil.copytree(runs("qfedavg"), tmp_path / "b")

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from fedquorum.audit.check import audit_run
 from fedquorum.errors import ParameterError
-from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS, COMPOSED, NONE, build_rules
-from fedquorum.participation import PARTICIPATIONS
-from fedquorum.rule import RunContext
-from fedquorum.server_optimizer import SERVER_OPTIMIZERS
+from fedquorum.registry import ALL_SELECTIONS, ALL_WEIGHTINGS, COMPOSED, NONE, build_rules
+from fedquorum.rules.participation import PARTICIPATIONS
+from fedquorum.rules.rule import RunContext
+from fedquorum.rules.server_optimizer import SERVER_OPTIMIZERS
 
 from conf import SettingsError
 from conf.compose import compose_overrides

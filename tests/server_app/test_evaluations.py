@@ -14,7 +14,7 @@ from fedquorum.flower.codec import EvaluateResult, EvaluateTask
 
 import client_app.app
 from client_app.arrays import Arrays
-from client_app.client import FederatedClient
+from client_app.node.client import FederatedClient
 from tests.builders_runs import make_client_overrides, read_rounds, read_rows, run_here
 
 SIZES = {"all large": (30, 30, 30, 30), "one small": (30, 30, 30, 2)}

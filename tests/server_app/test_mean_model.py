@@ -8,14 +8,14 @@ import pytest
 from fedquorum.records.checkpoint import CheckpointStore
 from fedquorum.records.reader import Run
 from fedquorum.records.round_record import MEAN_GROUP
-from fedquorum.rule import Goal
+from fedquorum.report.chart_helpers import name_tested_models, select_plotted_methods
+from fedquorum.report.final_metrics import compute_client_metrics, list_evaluated_groups
+from fedquorum.report.seed_groups import group_runs
+from fedquorum.rules.rule import Goal
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from server_app.display import DisplaySpec, RunTotals, build_final_table
-from server_app.report.chart_helpers import name_tested_models, select_plotted_methods
-from server_app.report.final_metrics import compute_client_metrics, list_evaluated_groups
-from server_app.report.seed_groups import group_runs
+from server_app.runs.display import DisplaySpec, RunTotals, build_final_table
 from tests.server_app.made_runs import make_real_run
 
 

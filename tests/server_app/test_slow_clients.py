@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from fedquorum.audit.check import audit_run
 from fedquorum.errors import SettingsError
-from fedquorum.named import NAMED_STRATEGIES
+from fedquorum.registry import NAMED_STRATEGIES
+from fedquorum.report.chart_spec import LineChart
+from fedquorum.report.experiment import build_experiments
+from fedquorum.report.seed_groups import group_runs
 
-from client_app.node import Node
+from client_app.node.node import Node
 from conf.compose import compose_overrides
-from server_app.report.chart_spec import LineChart
-from server_app.report.experiment import build_experiments
-from server_app.report.seed_groups import group_runs
 from tests.builders import NEEDED_WORDS
 from tests.builders_runs import make_client_overrides, read_rounds, read_rows, run_here
 from tests.fedquorum.records.made import change_round, change_table, load_all

@@ -4,14 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import plotly.graph_objects as go
+from fedquorum.report.plotly_charts import AXIS, GRAY, LAYOUT, add_opacity, escape_html
 
-from server_app.report.plotly_charts import (
-    AXIS,
-    GRAY,
-    LAYOUT,
-    add_opacity,
-    escape_html,
-)
 from server_app.study.charts.helpers import (
     DARK,
     StudyChart,

@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 
 import plotly.graph_objects as go
+from fedquorum.report.chart_spec import METHOD_COLORS
+from fedquorum.report.plotly_charts import get_plotly_style
 
-from server_app.report.chart_spec import METHOD_COLORS
-from server_app.report.plotly_charts import (
-    get_plotly_style,
-)
 from server_app.study.result import MethodResult, StudyResult
 from server_app.study.text import get_compared_methods
 

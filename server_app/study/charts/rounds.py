@@ -6,9 +6,9 @@ from statistics import fmean
 
 import numpy as np
 import plotly.graph_objects as go
+from fedquorum.report.chart_spec import NO_BOUNDS, Line, LineChart, Panel, sample_indices
+from fedquorum.report.plotly_charts import build_panel_figure
 
-from server_app.report.chart_spec import NO_BOUNDS, Line, LineChart, Panel, sample_indices
-from server_app.report.plotly_charts import build_panel_figure
 from server_app.study.charts.helpers import CHART_HEIGHT, DARK, StudyChart, get_baseline, get_styles
 from server_app.study.result import SeedRun, StudyResult
 from server_app.study.text import (

@@ -5,13 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import plotly.graph_objects as go
+from fedquorum.report.label_layout import MARKER_RADIUS, PixelBox, choose_label_sides
+from fedquorum.report.plotly_charts import AXIS, LAYOUT, escape_html
 
-from server_app.report.label_layout import MARKER_RADIUS, PixelBox, choose_label_sides
-from server_app.report.plotly_charts import (
-    AXIS,
-    LAYOUT,
-    escape_html,
-)
 from server_app.study.charts.helpers import (
     BOTTOM,
     CHART_HEIGHT,

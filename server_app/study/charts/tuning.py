@@ -3,13 +3,9 @@
 from collections.abc import Iterator, Mapping
 
 import plotly.graph_objects as go
+from fedquorum.report.names import format_setting
+from fedquorum.report.plotly_charts import AXIS, LAYOUT, escape_html
 
-from server_app.names import format_setting
-from server_app.report.plotly_charts import (
-    AXIS,
-    LAYOUT,
-    escape_html,
-)
 from server_app.study.charts.helpers import (
     MIDDLE,
     StudyChart,

@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..client.gate import should_train
-from ..composition import RuleSet
-from ..decisions import STATUSES
-from ..records.fairness import exact_mean, exact_sum
+from ..metrics.fairness import exact_mean, exact_sum
 from ..records.reader import Run
 from ..records.round_record import (
     MEAN_GROUP,
@@ -27,8 +25,10 @@ from ..records.round_record import (
     compute_weight_error,
     summarize_evaluations,
 )
-from ..round import NOT_FINITE, NOT_SOLVED, WEIGHT_EXCEEDS_BOUND, compute_divergence
-from ..types import PerClient
+from ..rules.composition import RuleSet
+from ..rules.decisions import STATUSES
+from ..rules.round import NOT_FINITE, NOT_SOLVED, WEIGHT_EXCEEDS_BOUND, compute_divergence
+from ..rules.types import PerClient
 from .clock_check import ClockCheck
 from .evaluations import find_evaluation_mismatches
 from .replay import (

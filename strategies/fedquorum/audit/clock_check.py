@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from ..decisions import LateReply
-from ..quorum import Quorum
 from ..records.round_record import RoundRecord
-from ..round import ClientOutcome
-from ..virtual_clock import Clock, RoundClosing, close_virtual_round
+from ..rules.decisions import LateReply
+from ..rules.round import ClientOutcome
+from ..server.quorum import Quorum
+from ..server.virtual_clock import Clock, RoundClosing, close_virtual_round
 from .replay import TableRow
 
 IN_TIME = "in time"

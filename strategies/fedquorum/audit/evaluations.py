@@ -7,9 +7,9 @@ The objective and the summaries of ``rounds.jsonl`` follow from these rows;
 from collections import Counter
 from collections.abc import Iterator
 
-from ..composition import RuleSet
-from ..metrics import get_metric
 from ..records.round_record import SPLITS
+from ..rules.composition import RuleSet
+from ..rules.metrics import get_metric
 from .replay import DROP_IN_KEY, AuditInput, TableRow
 
 EvaluationMismatch = tuple[int, int | None, str]

@@ -5,9 +5,9 @@ The rules supply the sentences and formulas; the records supply the numbers.
 
 from collections.abc import Iterator
 
-from ..composition import RuleSet
 from ..errors import RunError
-from ..formatting import format_number
+from ..rules.composition import RuleSet
+from ..rules.formatting import format_number
 from .replay import AuditInput, ReplayedRound, TableRow, UndecidableError, replay_rounds
 
 

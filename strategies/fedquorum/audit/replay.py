@@ -3,8 +3,8 @@
 The rules are pure: their decisions follow from the settings, the clients' outcomes, and the state
 after earlier rounds. ``replay_rounds`` builds the rules from ``config.yaml``. For each round, it
 passes the outcomes in ``clients/`` and the objective from ``evaluations/`` to
-``fedquorum.round.decide_round``, which the strategy also uses. It needs no data, no model and no
-client.
+``fedquorum.rules.round.decide_round``, which the strategy also uses. It needs no data, no model and
+no client.
 """
 
 import math
@@ -21,24 +21,23 @@ import pyarrow.compute as pc
 
 from ..client.availability.periodic import build_pattern
 from ..client.availability.rates import ParticipationRates
-from ..composition import RuleSet
 from ..contrib import restore_appeal_hooks
-from ..decisions import (
+from ..errors import FedQuorumError, ParameterError, RunError
+from ..records.reader import POPULATION_FILE, Run, load_run, read_population, read_table
+from ..records.round_record import RoundRecord
+from ..records.safe_files import SafeRunDir
+from ..registry import build_rules, import_rule, refuse_import
+from ..rules.composition import RuleSet
+from ..rules.decisions import (
     ClientDecision,
     ClientEvaluation,
     RoundReport,
     compute_priority_objective,
     update_reports,
 )
-from ..errors import FedQuorumError, ParameterError, RunError
-from ..hooks import NO_HOOKS, Hooks
-from ..imports import import_rule, refuse_import
-from ..named import build_rules
-from ..records.reader import POPULATION_FILE, Run, load_run, read_population, read_table
-from ..records.round_record import RoundRecord
-from ..records.safe_files import SafeRunDir
-from ..robustness import Robustness
-from ..round import (
+from ..rules.hooks import NO_HOOKS, Hooks
+from ..rules.robustness import Robustness
+from ..rules.round import (
     NOT_SOLVED,
     ClientOutcome,
     RoundDecision,
@@ -46,10 +45,9 @@ from ..round import (
     RoundState,
     decide_round,
 )
-from ..rule import RunContext
-from ..sanitize import sanitize
-from ..schedules import ClientLRSchedule
-from ..types import (
+from ..rules.rule import RunContext
+from ..rules.schedules import ClientLRSchedule
+from ..rules.types import (
     ClientReports,
     FloatArray,
     IntArray,
@@ -58,6 +56,7 @@ from ..types import (
     ReplacementSample,
     RoundPlan,
 )
+from ..sanitize import sanitize
 
 TableRow = Mapping[str, Any]
 

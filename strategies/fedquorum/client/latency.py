@@ -12,10 +12,10 @@ from typing import Protocol
 
 import numpy as np
 
-from ..parameters import NON_NEGATIVE, POSITIVE
 from ..rng import make_generator
-from ..rule import check_parameters, parameter
-from ..types import FloatArray, IntArray
+from ..rules.parameters import NON_NEGATIVE, POSITIVE
+from ..rules.rule import check_parameters, parameter
+from ..rules.types import FloatArray, IntArray
 from .csv_reader import CsvLineError, CsvReader, CsvRow
 
 LATENCY_STREAM = "response-time"

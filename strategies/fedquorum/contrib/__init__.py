@@ -1,19 +1,18 @@
 """Rules with hooks in a round beside its decision, each with the code that it alone needs.
 
-They reach the round through ``fedquorum.hooks``; no other module depends on them:
+They reach the round through ``fedquorum.rules.hooks``; no other module depends on them:
 
 ``fedawe``           clients continue from their last model
 ``maxfl``            weights by the clients' requirements, and their metrics in any run
 ``power_of_choice``  candidates evaluate a model before the round selects among them
-``requirements``     reads the clients' requirements from settings and records
 """
 
 from typing import Any
 
-from ..hooks import ReportedMetrics
-from ..rule import index_by_key
-from ..selection.base import Selection
-from ..weighting.base import Weighting
+from ..rules.hooks import ReportedMetrics
+from ..rules.rule import index_by_key
+from ..rules.selection.base import Selection
+from ..rules.weighting.base import Weighting
 from .fedawe import FedAWEWeighting
 from .maxfl import (
     APPEAL_METRICS,

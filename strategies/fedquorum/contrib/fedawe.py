@@ -9,28 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from ..aggregation import Float64View, cast_like, select_buffers, select_trainable
-from ..decisions import DecisionTrace
-from ..description import RuleDescription
 from ..errors import ParameterError, RunError, StateError
-from ..exact_sum import compute_weighted_sum
-from ..formatting import find_population_index, format_number
-from ..hooks import Hooks, Model
-from ..parameters import CUTOFF, POSITIVE, DirectoryPath
-from ..responses import find_client_indices
-from ..rule import Goal, parameter
-from ..scratch import (
-    ScratchFile,
-    compute_aligned_size,
-    format_bytes,
-    get_free_disk,
-    get_total_memory,
-)
-from ..search import Choices
-from ..selection.base import Selection
-from ..server_optimizer.base import ServerOptimizer
-from ..state_arrays import StateArrays, expect_array
-from ..types import (
+from ..rules.decisions import DecisionTrace
+from ..rules.description import RuleDescription
+from ..rules.formatting import find_population_index, format_number
+from ..rules.hooks import Hooks, Model
+from ..rules.parameters import CUTOFF, POSITIVE, Choices, DirectoryPath
+from ..rules.rule import Goal, parameter
+from ..rules.selection.base import Selection
+from ..rules.server_optimizer.base import ServerOptimizer
+from ..rules.state_arrays import StateArrays, expect_array
+from ..rules.types import (
     AggregationWeights,
     ClientUpdates,
     FloatArray,
@@ -39,7 +28,17 @@ from ..types import (
     Population,
     RoundPlan,
 )
-from ..weighting.base import Weighting
+from ..rules.weighting.base import Weighting
+from ..rules.weighting.responses import find_client_indices
+from ..server.aggregation import Float64View, cast_like, select_buffers, select_trainable
+from ..server.exact_sum import compute_weighted_sum
+from ..server.scratch import (
+    ScratchFile,
+    compute_aligned_size,
+    format_bytes,
+    get_free_disk,
+    get_total_memory,
+)
 
 
 @dataclass(frozen=True)
@@ -227,7 +226,7 @@ class ModelHistory:
     """The models w_i from which clients will start in later rounds, each stored once.
 
     There are at most as many models as clients, and usually far fewer: clients that last took part
-    in the same round share a model. See ``fedquorum.hooks.StartModelStore``.
+    in the same round share a model. See ``fedquorum.rules.hooks.StartModelStore``.
 
     Parameters
     ----------
@@ -334,7 +333,7 @@ class ModelHistory:
 
 @dataclass(frozen=True)
 class ClientStartModels:
-    """The start models of a round; see ``fedquorum.hooks.StartModels``.
+    """The start models of a round; see ``fedquorum.rules.hooks.StartModels``.
 
     Parameters
     ----------
@@ -363,8 +362,8 @@ class ClientStartModels:
         D = sum_k a_k (w_k - x_k) / denominator. For buffers, which an echo could make negative, D
         leads to the mean of the w_k.
 
-        All sums are exact (``fedquorum.exact_sum``), so that neither the clients' order nor their
-        grouping changes a bit. If all clients start from ``model``, B is ``model`` exactly.
+        All sums are exact (``fedquorum.server.exact_sum``), so that neither the clients' order nor
+        their grouping changes a bit. If all clients start from ``model``, B is ``model`` exactly.
         """
         n = float(len(updates))
         trainable = select_trainable(model)

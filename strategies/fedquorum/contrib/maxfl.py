@@ -13,16 +13,15 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from ..decisions import DecisionTrace
-from ..description import SUM_BY_LOSSES, RuleDescription
-from ..equality import is_same
 from ..errors import ParameterError, SettingsError
-from ..formatting import format_number
-from ..hooks import Hooks, ReportedMetrics
-from ..parameters import NON_NEGATIVE, POSITIVE, REQUIREMENT
-from ..responses import compute_reported_mask
-from ..rule import Goal, RunContext, parameter
-from ..types import (
+from ..rules.decisions import DecisionTrace
+from ..rules.description import SUM_BY_LOSSES, RuleDescription
+from ..rules.equality import is_same
+from ..rules.formatting import format_number
+from ..rules.hooks import Hooks, ReportedMetrics
+from ..rules.parameters import NON_NEGATIVE, POSITIVE, REQUIREMENT
+from ..rules.rule import Goal, RunContext, parameter
+from ..rules.types import (
     AggregationWeights,
     ClientUpdates,
     FloatArray,
@@ -31,7 +30,8 @@ from ..types import (
     Population,
     RoundPlan,
 )
-from ..weighting.base import WEIGHTS_DEPEND_ON_LOSSES, Weighting
+from ..rules.weighting.base import WEIGHTS_DEPEND_ON_LOSSES, Weighting
+from ..rules.weighting.responses import compute_reported_mask
 
 REQUIREMENT_COLUMN, LOCAL_ACCURACY_COLUMN = "requirement", "local_accuracy"
 

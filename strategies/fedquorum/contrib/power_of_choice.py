@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..description import RuleDescription
-from ..equality import nan_equals_nan
 from ..errors import ParameterError
-from ..hooks import Candidates, Hooks
-from ..parameters import LOSS_SOURCES, POSITIVE_INT
 from ..rng import make_generator
-from ..rule import parameter
-from ..selection.base import Selection
-from ..selection.sampling import Sampling
-from ..types import ClientReports, FloatArray, IntArray, PerClient, Population, RoundPlan
+from ..rules.description import RuleDescription
+from ..rules.equality import nan_equals_nan
+from ..rules.hooks import Candidates, Hooks
+from ..rules.parameters import LOSS_SOURCES, POSITIVE_INT
+from ..rules.rule import parameter
+from ..rules.selection.base import Selection
+from ..rules.selection.sampling import Sampling
+from ..rules.types import ClientReports, FloatArray, IntArray, PerClient, Population, RoundPlan
 
 
 @nan_equals_nan

@@ -20,8 +20,8 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from ..errors import ClientsMissingError, ProtocolError, RunError
+from ..rules.types import IntArray
 from ..sanitize import MAX_REASON_LENGTH, abbreviate, sanitize
-from ..types import IntArray
 from .codec import (
     decode_hosted_clients,
     encode_query,

@@ -7,12 +7,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ..composition import RuleSet
 from ..errors import StateError
-from ..hooks import StartModels, StartModelStore
-from ..state_arrays import StateArrays
-from ..types import Population
-from ..update_memory import UpdateMemory, check_capacity
+from ..rules.composition import RuleSet
+from ..rules.hooks import StartModels, StartModelStore
+from ..rules.state_arrays import StateArrays
+from ..rules.types import Population
+from ..server.update_memory import UpdateMemory, check_capacity
 from .codec import NamedArrays
 
 UPDATES, STARTS = "memory.", "starts."

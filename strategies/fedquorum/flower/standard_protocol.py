@@ -15,12 +15,12 @@ from flwr.serverapp.strategy.strategy_utils import (
     validate_message_reply_consistency,
 )
 
-from ..composition import RuleSet
-from ..decisions import RoundReport
 from ..errors import ParameterError, to_one_line
-from ..parameters import POSITIVE_INT, OneOf
-from ..rule import parameter
-from ..types import Population
+from ..rules.composition import RuleSet
+from ..rules.decisions import RoundReport
+from ..rules.parameters import POSITIVE_INT, OneOf
+from ..rules.rule import parameter
+from ..rules.types import Population
 from .codec import (
     ACCURACY_KEY,
     ARRAYRECORD_KEY,
@@ -38,11 +38,10 @@ from .codec import (
     find_standard_loss_key,
     select_records,
 )
-from .connected import DynamicProtocol
-from .grids import is_in_memory_grid
 from .nodes import SET_FEDQUORUM, NodeIdRegistry, NodeRegistry
+from .protocol import DynamicProtocol
 from .validation import Limits
-from .waiting import unwrap_grid
+from .waiting_grid import is_in_memory_grid, unwrap_grid
 
 CLIENT_IDS = OneOf(("node-order", "query"))
 DEFAULT_MAX_REPLY_BYTES, DEFAULT_MAX_REPLY_MODELS = 2**26, 8

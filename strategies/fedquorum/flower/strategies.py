@@ -1,7 +1,7 @@
 """Use the named strategies as drop-in Flower strategies: ``FedAU()`` in place of ``FedAvg()``.
 
 Each strategy takes the keywords of ``flwr.serverapp.strategy.FedAvg``, with the same meaning and
-defaults. It also takes the parameters of its rules, which ``fedquorum.named`` declares::
+defaults. It also takes the parameters of its rules, which ``fedquorum.registry`` declares::
 
     strategy = FedAU(cutoff=50, fraction_train=0.5)
     result = strategy.start(grid, initial_arrays, num_rounds=3)
@@ -24,17 +24,17 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from numpy.typing import NDArray
 
-from .. import named as tables
+from .. import registry as tables
 from ..errors import ParameterError, suggest_name
-from ..named import StrategyEntry
-from ..parameters import FRACTION, NON_NEGATIVE_INT, POSITIVE, POSITIVE_INT, OneOf
-from ..records.needed import check_audit_packages
-from ..robustness import Robustness
-from ..rule import RunContext
-from ..selection import Sampling
-from ..server_optimizer import SGD, ServerOptimizer
-from ..state_arrays import StateArrays
-from ..types import Population
+from ..records.provenance import check_audit_packages
+from ..registry import StrategyEntry
+from ..rules.parameters import FRACTION, NON_NEGATIVE_INT, POSITIVE, POSITIVE_INT, OneOf
+from ..rules.robustness import Robustness
+from ..rules.rule import RunContext
+from ..rules.selection import Sampling
+from ..rules.server_optimizer import SGD, ServerOptimizer
+from ..rules.state_arrays import StateArrays
+from ..rules.types import Population
 from .codec import (
     ACCURACY_KEY,
     ARRAYRECORD_KEY,
@@ -42,13 +42,13 @@ from .codec import (
     WEIGHTED_BY_KEY,
     NamedArrays,
 )
-from .connected import DynamicProtocol
-from .exchange import Connection
+from .protocol import DynamicProtocol
+from .session import Connection
 from .standard_protocol import MetricsAggregation, StandardProtocol
 from .strategy import ComposedStrategy
 
 if TYPE_CHECKING:
-    from .recorded import RunRecorder
+    from .recording import RunRecorder
 
 MAX_CLIENT_ID = 2**31 - 1
 """The largest client id that the tables of the records can hold."""
@@ -121,8 +121,8 @@ class DropInStrategy(ComposedStrategy):
     server_lr : float
         Learning rate of the server optimizer, > 0.
     server_optimizer : type
-        The server optimizer, such as ``fedquorum.server_optimizer.Adam``, or a callable that takes
-        the learning rate and returns one.
+        The server optimizer, such as ``fedquorum.rules.server_optimizer.Adam``, or a callable that
+        takes the learning rate and returns one.
     robustness : Robustness, optional
         Bounds on the influence of one client.
     reply_memory : int, optional
@@ -198,7 +198,7 @@ class DropInStrategy(ComposedStrategy):
         if not callable(server_optimizer):
             raise ParameterError(
                 "server_optimizer",
-                "a class such as fedquorum.server_optimizer.Adam",
+                "a class such as fedquorum.rules.server_optimizer.Adam",
                 server_optimizer,
             )
         if not isinstance(robustness, Robustness | None):
@@ -331,7 +331,7 @@ class FedALIGN(DropInStrategy, entry=tables.FEDALIGN):
     clients' loss F(w_t). The new model averages all admitted models:
     w_{t+1} = (sum_P p_k w_k + sum_admitted p_k w_k) / (1 + sum_admitted p_k), with
     p_k = D_k / sum_{i in P} D_i. ``priority`` and ``num_rounds`` are required;
-    ``fedquorum.selection.EpsilonGate`` describes the gate's parameters.
+    ``fedquorum.rules.selection.EpsilonGate`` describes the gate's parameters.
 
     References
     ----------
@@ -359,7 +359,7 @@ class FedAU(DropInStrategy, entry=tables.FEDAU):
 
     omega_n estimates 1 / (participation rate of client n) as the mean interval between the rounds
     in which client n took part; ``cutoff`` limits an interval. See
-    ``fedquorum.participation.FedAUCorrection``.
+    ``fedquorum.rules.participation.FedAUCorrection``.
 
     References
     ----------
@@ -428,7 +428,7 @@ class AAggFFS(DropInStrategy, entry=tables.NAMED_STRATEGIES["aaggff_s"]):
     """Mix a few clients fairly, for cross-silo learning (AAggFF-S).
 
     Every client takes part in every round. An online Newton step decides the mixing coefficients;
-    see ``fedquorum.weighting.AAggFFSWeighting``.
+    see ``fedquorum.rules.weighting.AAggFFSWeighting``.
 
     References
     ----------
@@ -440,7 +440,7 @@ class AAggFFS(DropInStrategy, entry=tables.NAMED_STRATEGIES["aaggff_s"]):
 class AAggFFD(DropInStrategy, entry=tables.NAMED_STRATEGIES["aaggff_d"]):
     """Mix many sampled clients fairly, for cross-device learning (AAggFF-D).
 
-    The mixing coefficients have a closed form; see ``fedquorum.weighting.AAggFFDWeighting``.
+    The mixing coefficients have a closed form; see ``fedquorum.rules.weighting.AAggFFDWeighting``.
 
     References
     ----------
@@ -451,7 +451,7 @@ class AAggFFD(DropInStrategy, entry=tables.NAMED_STRATEGIES["aaggff_d"]):
 class QFedAvg(DropInStrategy, entry=tables.NAMED_STRATEGIES["qfedavg"]):
     """Weight clients by a power of their loss (q-FedAvg): p_i proportional to w_i F_i^q.
 
-    See ``fedquorum.weighting.QFedAvgWeighting``.
+    See ``fedquorum.rules.weighting.QFedAvgWeighting``.
     """
 
 
@@ -459,7 +459,7 @@ class TERM(DropInStrategy, entry=tables.NAMED_STRATEGIES["term"]):
     """Weight clients by the exponential of their loss (TERM).
 
     p_i is proportional to w_i exp(lambda F_i); ``tilt`` is lambda. See
-    ``fedquorum.weighting.TERMWeighting``.
+    ``fedquorum.rules.weighting.TERMWeighting``.
     """
 
 
@@ -467,14 +467,14 @@ class PropFair(DropInStrategy, entry=tables.NAMED_STRATEGIES["propfair"]):
     """Weight clients by their distance from the largest loss M (PropFair).
 
     p_i is proportional to w_i / (M - F_i), guarded near M. See
-    ``fedquorum.weighting.PropFairWeighting``.
+    ``fedquorum.rules.weighting.PropFairWeighting``.
     """
 
 
 class AFL(DropInStrategy, entry=tables.NAMED_STRATEGIES["afl"]):
     """Train for the worst mixture of clients (AFL): p climbs the losses on the simplex.
 
-    See ``fedquorum.weighting.AFLWeighting``.
+    See ``fedquorum.rules.weighting.AFLWeighting``.
     """
 
 
@@ -490,7 +490,7 @@ class MaxFL(DropInStrategy, entry=tables.NAMED_STRATEGIES["maxfl"]):
 class FedMGDAPlus(DropInStrategy, entry=tables.NAMED_STRATEGIES["fedmgda"]):
     """Step along the shortest combination of the normalized updates (FedMGDA+).
 
-    See ``fedquorum.weighting.FedMGDAWeighting``.
+    See ``fedquorum.rules.weighting.FedMGDAWeighting``.
     """
 
 
@@ -498,7 +498,7 @@ class FedGP(DropInStrategy, entry=tables.NAMED_STRATEGIES["fedgp"]):
     """Add to the priority clients' step the other updates' projections onto it (FedGP).
 
     Like FedALIGN it trains for priority clients, but it needs no losses. ``priority`` is required.
-    See ``fedquorum.weighting.FedGPWeighting``.
+    See ``fedquorum.rules.weighting.FedGPWeighting``.
 
     References
     ----------
@@ -553,7 +553,7 @@ def _build_recorder(
     resume: bool,
 ) -> "RunRecorder":
     """Return the recorder of a strategy's runs."""
-    from .recorded import RunRecorder, build_strategy_settings  # needs the extra
+    from .recording import RunRecorder, build_strategy_settings  # needs the extra
 
     return RunRecorder(
         directory, build_strategy_settings(strategy, parameters, num_rounds=num_rounds), resume

@@ -23,34 +23,42 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
-from ..composition import RuleSet
-from ..decisions import ClientEvaluation, RoundReport
 from ..errors import StateError
-from ..round import NO_OBJECTIVE, decide_round
-from ..server_state import ServerState
-from ..state_arrays import StateArrays
-from ..types import Population, RoundPlan
-from .arriving import receive_updates
-from .asked import RoundContext, build_train_requests, start_round
+from ..rules.composition import RuleSet
+from ..rules.decisions import ClientEvaluation, RoundReport
+from ..rules.round import NO_OBJECTIVE, decide_round
+from ..rules.state_arrays import StateArrays
+from ..rules.types import Population, RoundPlan
+from ..server.state import ServerState
 from .codec import (
     NamedArrays,
     encode_arrays,
     encode_objective,
     view_arrays,
 )
-from .communication import NativeProtocol
-from .exchange import Connection, NodeSession, Traffic
-from .grids import is_flower_grid
-from .measuring import EvaluationPlan, build_client_evaluations, find_candidates, update_objective
-from .replies import select_usable_evaluations
-from .server_memory import ServerMemory
-from .training import (
+from .protocol import NativeProtocol
+from .round import (
+    RoundContext,
     apply_round,
+    build_client_evaluations,
     build_round_outcomes,
+    build_train_requests,
     clip_updates,
     close_round,
+    receive_updates,
+    start_round,
+    update_objective,
 )
-from .waiting import Arrival, WaitingGrid
+from .server_memory import ServerMemory
+from .session import (
+    Connection,
+    EvaluationPlan,
+    NodeSession,
+    Traffic,
+    find_candidates,
+    select_usable_evaluations,
+)
+from .waiting_grid import Arrival, WaitingGrid, is_flower_grid
 
 
 @dataclass(frozen=True)

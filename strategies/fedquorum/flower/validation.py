@@ -12,9 +12,9 @@ import numpy as np
 from flwr.app import Message, Metadata
 from numpy.typing import NDArray
 
-from ..exact_sum import MAX_VALUE, ExponentBins, PartialSums
-from ..metrics import METRICS
+from ..rules.metrics import METRICS
 from ..sanitize import abbreviate
+from ..server.exact_sum import MAX_VALUE, ExponentBins, PartialSums
 from .codec import EvaluateResult, Status, TrainResult, count_bytes
 
 MAX_NUM_EXAMPLES = 10**12

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from ..equality import is_same
 from ..errors import RunError
+from ..io import atomic_write, fsync
+from ..rules.equality import is_same
+from ..rules.state_arrays import StateArrays
 from ..sanitize import sanitize
-from ..state_arrays import StateArrays
-from .files import atomic_write, fsync
 from .legs import EXTENDABLE_SETTINGS
 from .safe_files import TABLE_NAMES, SafeRunDir
 

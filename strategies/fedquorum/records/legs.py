@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from ..equality import is_same
+from ..rules.equality import is_same
 from .settings import flatten_settings
 
 CHANGEABLE_PREFIXES = ("engine.", "tracker.", "resume", "client.retain_memory")

@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..equality import nan_equals_nan
 from ..errors import RunError, to_one_line
+from ..rules.equality import nan_equals_nan
 from ..sanitize import sanitize
 from .columns import build_schema
 from .legs import Leg, Resume, build_legs

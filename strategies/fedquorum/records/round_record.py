@@ -7,13 +7,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..decisions import STATUSES, ClientEvaluation, LateReply, RoundReport
-from ..equality import nan_equals_nan
-from ..hooks import NO_HOOKS, GroupReport, Hooks
-from ..metrics import get_metric
-from ..round import REJECTION_REASONS
-from ..types import BoolArray, FloatArray, PerClient
-from .fairness import compute_dispersion, weighted_mean
+from ..metrics.fairness import compute_dispersion, weighted_mean
+from ..rules.decisions import STATUSES, ClientEvaluation, LateReply, RoundReport
+from ..rules.equality import nan_equals_nan
+from ..rules.hooks import NO_HOOKS, GroupReport, Hooks
+from ..rules.metrics import get_metric
+from ..rules.round import REJECTION_REASONS
+from ..rules.types import BoolArray, FloatArray, PerClient
 from .values import (
     CLIENT_ID_LIST,
     COUNT,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunError, to_one_line
-from ..locks import lock_directory
+from ..io import lock_directory
 from .checkpoint import CHECKPOINTS_DIR, is_checkpoint
 from .safe_files import MANIFEST_FILE, TABLE_NAMES, SafeRunDir, select_table_files
 

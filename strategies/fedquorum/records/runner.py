@@ -1,7 +1,7 @@
 """Step a run through its rounds; each is recorded before the next one starts.
 
-Two loops drive a ``Runner``: the app's (``server_app/loop.py``), and Flower's own with the records
-of a drop-in strategy (``fedquorum/flower/recorded.py``). The steps of a run:
+Two loops drive a ``Runner``: the app's (``server_app/runs/loop.py``), and Flower's own with the
+records of a drop-in strategy (``fedquorum/flower/recording.py``). The steps of a run:
 
 1. ``resume_strategy`` restores the strategy of a resumed run.
 2. ``Runner.start`` writes the checkpoint that a new run has before its first round.
@@ -18,11 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..decisions import ClientEvaluation
 from ..errors import FedQuorumError, RunError, to_one_line
-from ..state_arrays import StateArrays, expect_array
+from ..io import defer_signals
+from ..rules.decisions import ClientEvaluation
+from ..rules.state_arrays import StateArrays, expect_array
 from .checkpoint import Checkpoint, CheckpointPacer, CheckpointStore
-from .interruption import defer_signals
 from .reader import load_run
 from .round_record import RoundRecord
 from .writer import RunWriter

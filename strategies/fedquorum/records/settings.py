@@ -12,8 +12,11 @@ from typing import Any
 
 import yaml
 
-from ..equality import is_same
 from ..errors import RunError, to_one_line
+from ..rules.equality import is_same
+
+DATA_LOCATION_KEYS = ("data.root", "data.path", "data.download")
+"""The settings that say where data lies, and not what is in it."""
 
 _YAML_TYPES = ("null", "bool", "int", "float", "str", "seq", "map", "merge")
 _TAG_PREFIX = "tag:yaml.org,2002:"

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from ..client.availability.rates import ParticipationRates
 from ..contrib import CLIENT_COLUMNS
-from ..decisions import ClientDecision, ClientEvaluation
 from ..errors import RunError, to_one_line
+from ..io import atomic_write
+from ..rules.decisions import ClientDecision, ClientEvaluation
+from ..rules.types import PerClient, Population
 from ..sanitize import sanitize
-from ..types import PerClient, Population
 from .columns import (
     MAX_INT32,
     TableColumns,
@@ -30,7 +31,6 @@ from .columns import (
     text_column,
     validate_columns,
 )
-from .files import atomic_write
 from .parquet import read_parquet_file
 from .safe_files import SafeRunDir, format_table_file, select_table_files
 from .values import MAX_COUNT

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..decisions import LateReply
+from ..rules.decisions import LateReply
 from ..sanitize import sanitize
 
 MAX_COUNT = 2**53

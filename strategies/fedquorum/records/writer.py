@@ -17,19 +17,16 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from ..client.availability.rates import ParticipationRates
-from ..decisions import ClientEvaluation, RoundReport
 from ..errors import RunError
-from ..state_arrays import StateArrays
-from ..types import Population
+from ..io import atomic_write, cannot_write_error, defer_signals, fsync_parents
+from ..rules.decisions import ClientEvaluation, RoundReport
+from ..rules.state_arrays import StateArrays
+from ..rules.types import Population
 from .callback import RunCallback
 from .checkpoint import Checkpoint
-from .files import atomic_write, cannot_write_error, fsync_parents
-from .identity import RunInfo
-from .interruption import defer_signals
 from .legs import find_changed_settings
-from .provenance import get_utc_time
+from .provenance import RunInfo, get_utc_time
 from .reader import FORMAT_VERSION, read_manifest
-from .regret import RegretBound
 from .round_record import SPLITS, RoundRecord
 from .run_dir import (
     RECORD_NAMES,
@@ -43,7 +40,7 @@ from .run_dir import (
 )
 from .safe_files import MANIFEST_FILE
 from .settings import flatten_settings, load_settings
-from .summary import RunSummary
+from .summary import RegretBound, RunSummary
 from .tables import (
     COLUMNS_BY_TABLE,
     TableWriter,

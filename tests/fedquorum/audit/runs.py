@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from fedquorum.named import NAMED_STRATEGIES
+from fedquorum.registry import NAMED_STRATEGIES
 
 CONFIGURATIONS = {
     "fedalign": ("strategy.epsilon=0.4",),

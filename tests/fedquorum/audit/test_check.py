@@ -13,15 +13,15 @@ from typing import Any
 import piqp
 import pyarrow.parquet as pq
 import pytest
-from fedquorum import simplex
 from fedquorum.audit.check import _find_norm_mismatches, audit_run
 from fedquorum.audit.explain import describe_decision
 from fedquorum.audit.replay import read_audit_input, replay_rounds
 from fedquorum.errors import RunError
 from fedquorum.records.reader import read_runs, read_table
-from fedquorum.round import NOT_FINITE, NOT_SOLVED, WEIGHT_EXCEEDS_BOUND
-from fedquorum.state_arrays import to_arrays
-from fedquorum.weighting import AverageAll
+from fedquorum.rules import simplex
+from fedquorum.rules.round import NOT_FINITE, NOT_SOLVED, WEIGHT_EXCEEDS_BOUND
+from fedquorum.rules.state_arrays import to_arrays
+from fedquorum.rules.weighting import AverageAll
 
 from tests.fedquorum.audit.runs import CONFIGURATIONS, OVERRIDES, PARTS, REFUSED
 from tests.fedquorum.records.made import change_round, change_table, write_table

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from fedquorum.audit.clock_check import ClockCheck
-from fedquorum.decisions import LateReply
-from fedquorum.quorum import Quorum
 from fedquorum.records.round_record import RoundRecord
-from fedquorum.virtual_clock import Clock, PendingReply
+from fedquorum.rules.decisions import LateReply
+from fedquorum.server.quorum import Quorum
+from fedquorum.server.virtual_clock import Clock, PendingReply
 
 from tests.fedquorum.records.made import make_round_record, report
 

@@ -10,10 +10,10 @@ import pytest
 from fedquorum.audit.explain import describe_decision
 from fedquorum.audit.replay import AuditInput, read_audit_input
 from fedquorum.errors import RunError
-from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS
-from fedquorum.participation import PARTICIPATIONS
-from fedquorum.server_optimizer import SERVER_OPTIMIZERS
-from fedquorum.virtual_clock import LATE_REASON
+from fedquorum.registry import ALL_SELECTIONS, ALL_WEIGHTINGS
+from fedquorum.rules.participation import PARTICIPATIONS
+from fedquorum.rules.server_optimizer import SERVER_OPTIMIZERS
+from fedquorum.server.virtual_clock import LATE_REASON
 
 from tests.fedquorum.audit.runs import CONFIGURATIONS, PARTS
 from tests.fedquorum.records.made import write_table

@@ -16,21 +16,21 @@ import yaml
 from fedquorum.audit.check import audit_run
 from fedquorum.audit.replay import DROP_IN_KEY, read_audit_input
 from fedquorum.client.gate import should_train
-from fedquorum.composition import RuleSet
-from fedquorum.decisions import (
+from fedquorum.errors import ParameterError
+from fedquorum.records.reader import load_run, read_table
+from fedquorum.records.round_record import RoundRecord, build_round_record
+from fedquorum.records.writer import RunWriter
+from fedquorum.registry import ALL_SELECTIONS, ALL_WEIGHTINGS, build_rules
+from fedquorum.rules.composition import RuleSet
+from fedquorum.rules.decisions import (
     ClientDecision,
     ClientEvaluation,
     compute_priority_objective,
     update_reports,
 )
-from fedquorum.errors import ParameterError
-from fedquorum.named import ALL_SELECTIONS, ALL_WEIGHTINGS, build_rules
-from fedquorum.participation import PARTICIPATIONS
-from fedquorum.records.reader import load_run, read_table
-from fedquorum.records.round_record import RoundRecord, build_round_record
-from fedquorum.records.writer import RunWriter
-from fedquorum.robustness import Robustness
-from fedquorum.round import (
+from fedquorum.rules.participation import PARTICIPATIONS
+from fedquorum.rules.robustness import Robustness
+from fedquorum.rules.round import (
     NOT_FINITE,
     NOT_SOLVED,
     WEIGHT_EXCEEDS_BOUND,
@@ -40,8 +40,8 @@ from fedquorum.round import (
     RoundState,
     decide_round,
 )
-from fedquorum.rule import RunContext
-from fedquorum.types import Objective, Population, RoundPlan
+from fedquorum.rules.rule import RunContext
+from fedquorum.rules.types import Objective, Population, RoundPlan
 
 from tests.cases import sample_cases
 from tests.fedquorum.records.made import IDENTITY

@@ -5,8 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from fedquorum.client import availability
-from fedquorum.flower.availability import AvailabilityMod
 
 LIBRARY = Path(__file__).parents[3] / "strategies"
 
@@ -26,11 +24,3 @@ def test_decisions_and_processes_need_neither_flower_nor_the_app(module: str) ->
     missing = ("flwr", "torch", "client_app", "server_app", "conf")
     program = f"import sys; sys.modules.update(dict.fromkeys({missing})); import {module}"
     subprocess.run([sys.executable, "-c", program], cwd=LIBRARY, env={}, check=True)
-
-
-def test_unknown_names_of_the_availability_package_are_missing() -> None:
-    """The mod is imported when used; an unknown name is an error as in any module."""
-    assert availability.AvailabilityMod is AvailabilityMod
-    expected = "^module 'fedquorum.client.availability' has no attribute 'AvailabilityModule'$"
-    with pytest.raises(AttributeError, match=expected):
-        _ = availability.AvailabilityModule

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum import ComposedStrategy, NativeProtocol, Population, Robustness
-from fedquorum.composition import RuleSet, UpdateMemoryConfig
 from fedquorum.contrib.fedawe import (
     ClientStartModels,
     FedAWEState,
@@ -27,14 +26,15 @@ from fedquorum.flower.codec import (
     decode_arrays,
     encode_arrays,
 )
-from fedquorum.hooks import Hooks
-from fedquorum.participation import FedAUCorrection
-from fedquorum.privacy import GaussianMechanism
-from fedquorum.selection import AllClients, EpsilonGate, PriorityOnly
-from fedquorum.server_optimizer import SGD, Momentum
-from fedquorum.state_arrays import expand_state
-from fedquorum.types import RoundPlan
-from fedquorum.weighting import AverageParticipating
+from fedquorum.rules.composition import RuleSet, UpdateMemoryConfig
+from fedquorum.rules.hooks import Hooks
+from fedquorum.rules.participation import FedAUCorrection
+from fedquorum.rules.selection import AllClients, EpsilonGate, PriorityOnly
+from fedquorum.rules.server_optimizer import SGD, Momentum
+from fedquorum.rules.state_arrays import expand_state
+from fedquorum.rules.types import RoundPlan
+from fedquorum.rules.weighting import AverageParticipating
+from fedquorum.server.privacy import GaussianMechanism
 from flwr.app import ArrayRecord
 
 from tests.builders import decide_first_round, make_participants, weigh_rounds

@@ -15,9 +15,9 @@ from fedquorum.contrib.maxfl import (
     restore_appeal_hooks,
 )
 from fedquorum.errors import ParameterError
-from fedquorum.hooks import Hooks
-from fedquorum.rule import RunContext
-from fedquorum.types import AggregationWeights, Population
+from fedquorum.rules.hooks import Hooks
+from fedquorum.rules.rule import RunContext
+from fedquorum.rules.types import AggregationWeights, Population
 
 from tests.builders import decide_first_round, make_client_updates, weigh
 from tests.reference import maxfl as reference

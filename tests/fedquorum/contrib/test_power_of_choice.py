@@ -7,14 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum.composition import RuleSet
 from fedquorum.contrib import PowerOfChoice
 from fedquorum.errors import ParameterError
 from fedquorum.flower.standard_protocol import StandardProtocol
-from fedquorum.round import RoundState
-from fedquorum.selection import Sampling
-from fedquorum.types import ClientReports, Population
-from fedquorum.weighting import AAggFFDWeighting, AAggFFSWeighting, AverageAll, AverageParticipating
+from fedquorum.rules.composition import RuleSet
+from fedquorum.rules.round import RoundState
+from fedquorum.rules.selection import Sampling
+from fedquorum.rules.types import ClientReports, Population
+from fedquorum.rules.weighting import (
+    AAggFFDWeighting,
+    AAggFFSWeighting,
+    AverageAll,
+    AverageParticipating,
+)
 
 from tests.builders import build_corrected_weighting
 from tests.reference import power_of_choice as reference

@@ -8,18 +8,24 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum import MIFA, FedALIGN, FedAU, FedAvg, FedVarp, QFedAvg, Robustness
-from fedquorum.composition import RuleSet
 from fedquorum.errors import ParameterError, RunError
 from fedquorum.flower.codec import NamedArrays, decode_arrays, encode_arrays
 from fedquorum.flower.strategies import DropInStrategy
 from fedquorum.flower.strategy import ComposedStrategy
-from fedquorum.scratch import ReplyStore
-from fedquorum.selection import AllClients
-from fedquorum.types import AggregationWeights, ClientUpdates, FloatArray, Population, RoundPlan
-from fedquorum.weighting import AverageParticipating
+from fedquorum.rules.composition import RuleSet
+from fedquorum.rules.selection import AllClients
+from fedquorum.rules.types import (
+    AggregationWeights,
+    ClientUpdates,
+    FloatArray,
+    Population,
+    RoundPlan,
+)
+from fedquorum.rules.weighting import AverageParticipating
+from fedquorum.server.scratch import ReplyStore
 from flwr.app import Message
 
-from server_app.in_process import InProcessGrid
+from server_app.engines.in_process import InProcessGrid
 from tests.builders_flower import (
     MODEL,
     ScriptedGrid,
@@ -155,10 +161,10 @@ def test_numerators_that_differ_from_the_declared_weights_are_refused() -> None:
     [
         (
             FedVarp,
-            "fedquorum.update_memory.get_total_memory",
+            "fedquorum.server.update_memory.get_total_memory",
             "strategy.memory_dir must be set where",
         ),
-        (QFedAvg, "fedquorum.scratch.get_free_disk", "reply_memory must leave no more to"),
+        (QFedAvg, "fedquorum.server.scratch.get_free_disk", "reply_memory must leave no more to"),
     ],
 )
 def test_a_round_that_exceeds_memory_or_disk_is_refused_before_training(

@@ -37,9 +37,9 @@ from fedquorum.flower.codec import (
     encode_evaluate_reply,
     encode_train_reply,
 )
-from fedquorum.named import NAMED_STRATEGIES
-from fedquorum.types import AggregationWeights, ClientUpdates, FloatArray, RoundPlan
-from fedquorum.weighting import Weighting
+from fedquorum.registry import NAMED_STRATEGIES
+from fedquorum.rules.types import AggregationWeights, ClientUpdates, FloatArray, RoundPlan
+from fedquorum.rules.weighting import Weighting
 from flwr.app import (
     Array,
     ArrayRecord,
@@ -53,8 +53,8 @@ from flwr.app import (
 from flwr.clientapp import ClientApp
 
 from conf.compose import compose_overrides
-from server_app.build import build_strategy
-from server_app.in_process import InProcessGrid
+from server_app.engines.in_process import InProcessGrid
+from server_app.runs.build import build_strategy
 from tests.builders import NEEDED_WORDS
 from tests.builders_flower import (
     ScriptedGrid,

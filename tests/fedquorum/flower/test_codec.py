@@ -59,7 +59,7 @@ from fedquorum.flower.codec import (
     keys,
     to_metrics,
 )
-from fedquorum.types import KnownWeights, Objective, RoundPlan
+from fedquorum.rules.types import KnownWeights, Objective, RoundPlan
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 

@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 from fedquorum import ComposedStrategy, Population
 from fedquorum.client.availability.rates import ParticipationRates
-from fedquorum.decisions import ClientDecision
 from fedquorum.flower.codec import (
     EvaluateResult,
     NamedArrays,
@@ -34,14 +33,15 @@ from fedquorum.flower.codec import (
     encode_hosted_clients,
     encode_train_reply,
 )
-from fedquorum.named import NAMED_STRATEGIES
+from fedquorum.registry import NAMED_STRATEGIES
+from fedquorum.rules.decisions import ClientDecision
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.app.message.message import remove_content_from_message
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import ObjectTree
 
 from conf.compose import compose_overrides
-from server_app.build import build_strategy
+from server_app.runs.build import build_strategy
 from tests.builders import NEEDED_WORDS
 from tests.builders_flower import get_state_bytes
 from tests.builders_objects import (

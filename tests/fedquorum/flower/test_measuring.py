@@ -3,19 +3,19 @@
 import math
 
 import pytest
-from fedquorum.composition import RuleSet
-from fedquorum.decisions import compute_priority_objective
 from fedquorum.flower.codec import EvaluateResult, Status
-from fedquorum.flower.communication import NativeProtocol
-from fedquorum.flower.measuring import EvaluationPlan, build_client_evaluations, update_objective
-from fedquorum.flower.replies import ReplyResults
+from fedquorum.flower.protocol import NativeProtocol
+from fedquorum.flower.round import build_client_evaluations, update_objective
+from fedquorum.flower.session import EvaluationPlan, ReplyResults
 from fedquorum.flower.validation import MAX_LOSS
-from fedquorum.hooks import Candidates
-from fedquorum.records.fairness import weighted_mean
-from fedquorum.selection import EpsilonGate, PriorityOnly, Sampling, Selection
-from fedquorum.server_state import ServerState
-from fedquorum.types import Objective, Population
-from fedquorum.weighting import DataFraction
+from fedquorum.metrics.fairness import weighted_mean
+from fedquorum.rules.composition import RuleSet
+from fedquorum.rules.decisions import compute_priority_objective
+from fedquorum.rules.hooks import Candidates
+from fedquorum.rules.selection import EpsilonGate, PriorityOnly, Sampling, Selection
+from fedquorum.rules.types import Objective, Population
+from fedquorum.rules.weighting import DataFraction
+from fedquorum.server.state import ServerState
 
 POPULATION = Population((0, 1, 2), frozenset((0, 1)))
 HALF = Sampling(0.5, seed=1)

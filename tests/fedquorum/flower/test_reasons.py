@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum import ComposedStrategy, NativeProtocol, Population, Robustness
-from fedquorum.decisions import RoundReport
-from fedquorum.exact_sum import BinnedSum, ExponentBins, PartialSums
 from fedquorum.flower.codec import (
     EvaluateResult,
     NamedArrays,
@@ -21,6 +19,8 @@ from fedquorum.flower.codec import (
     encode_train_reply,
 )
 from fedquorum.flower.validation import find_evaluation_problem, find_sum_problem
+from fedquorum.rules.decisions import RoundReport
+from fedquorum.server.exact_sum import BinnedSum, ExponentBins, PartialSums
 from flwr.app import Array, Message
 
 from tests.builders_flower import (

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum.errors import RunError
-from fedquorum.exact_sum import BinnedSum, ExponentBins
 from fedquorum.flower.codec import (
     EvaluateResult,
     NamedArrays,
@@ -14,7 +13,7 @@ from fedquorum.flower.codec import (
     decode_evaluate_reply,
     encode_evaluate_reply,
 )
-from fedquorum.flower.replies import (
+from fedquorum.flower.session import (
     NodeSum,
     ReplyResults,
     check_evaluation,
@@ -23,7 +22,8 @@ from fedquorum.flower.replies import (
     select_usable_evaluations,
 )
 from fedquorum.flower.validation import ExpectedReply, Limits, find_origin_problem, find_sum_problem
-from fedquorum.types import KnownWeights
+from fedquorum.rules.types import KnownWeights
+from fedquorum.server.exact_sum import BinnedSum, ExponentBins
 from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity

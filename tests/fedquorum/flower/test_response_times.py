@@ -5,17 +5,16 @@ from collections.abc import Mapping
 
 import pytest
 from fedquorum.client.latency import TraceLatency
-from fedquorum.decisions import ClientDecision, RoundReport
-from fedquorum.flower.availability import is_train_message
 from fedquorum.flower.codec import NamedArrays, TrainResult, TrainTask
-from fedquorum.flower.communication import NativeProtocol
-from fedquorum.flower.response_times import NodeResponseTimes, ResponseTimeMod
-from fedquorum.quorum import Quorum
+from fedquorum.flower.mods import NodeResponseTimes, ResponseTimeMod, is_train_message
+from fedquorum.flower.protocol import NativeProtocol
+from fedquorum.rules.decisions import ClientDecision, RoundReport
+from fedquorum.server.quorum import Quorum
 from flwr.app import ConfigRecord, Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable
 
-from client_app.node import compute_hosted_clients
+from client_app.node.node import compute_hosted_clients
 from tests.builders_flower import (
     Change,
     build_named_strategy,

@@ -19,7 +19,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
-from server_app.in_process import InProcessGrid
+from server_app.engines.in_process import InProcessGrid
 from tests.builders_flower import (
     LOSSES,
     MODEL,

@@ -33,7 +33,6 @@ from fedquorum import (
 )
 from fedquorum.client.availability.processes import Bernoulli, Trace
 from fedquorum.errors import ClientsMissingError, ParameterError, ProtocolError
-from fedquorum.flower.availability import AvailabilityMod, NodeAvailability
 from fedquorum.flower.codec import (
     NamedArrays,
     Status,
@@ -44,6 +43,7 @@ from fedquorum.flower.codec import (
     encode_hosted_clients,
     encode_train_reply,
 )
+from fedquorum.flower.mods import AvailabilityMod, NodeAvailability
 from fedquorum.flower.strategies import DropInStrategy
 from flwr.app import (
     ArrayRecord,
@@ -62,7 +62,7 @@ from flwr.serverapp.strategy import (
 )
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
-from server_app.in_process import InProcessGrid
+from server_app.engines.in_process import InProcessGrid
 from tests.builders_flower import (
     DROP_INS,
     GATE,
@@ -232,7 +232,7 @@ def of(**keywords: Any) -> dict[str, Any]:
         (lambda: FedALIGN(**of(priority=0), num_rounds=3), "priority must be a list of client"),
         (
             lambda: FedAU(**of(server_optimizer="adam")),
-            "server_optimizer must be a class such as fedquorum.server_optimizer.Adam, got 'adam'",
+            "such as fedquorum.rules.server_optimizer.Adam, got 'adam'",
         ),
         (
             lambda: FedAU(**of(robustness=3.0)),

@@ -24,11 +24,11 @@ from fedquorum.flower.codec import (
     encode_evaluate_reply,
     encode_train_reply,
 )
-from fedquorum.participation import FedAUCorrection
-from fedquorum.selection import AllClients, EpsilonGate, Sampling
-from fedquorum.server_optimizer import Adam
-from fedquorum.types import ClientReports, RoundPlan
-from fedquorum.weighting import AverageAll, DataFraction, Weighting
+from fedquorum.rules.participation import FedAUCorrection
+from fedquorum.rules.selection import AllClients, EpsilonGate, Sampling
+from fedquorum.rules.server_optimizer import Adam
+from fedquorum.rules.types import ClientReports, RoundPlan
+from fedquorum.rules.weighting import AverageAll, DataFraction, Weighting
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray

@@ -12,12 +12,12 @@ import httpx
 import numpy as np
 import pytest
 from fedquorum import ComposedStrategy, Population, StandardProtocol
-from fedquorum.decisions import LateReply
 from fedquorum.flower.codec import encode_arrays
-from fedquorum.flower.waiting import Arrival, AwaitableGrid, PendingMessage, WaitingGrid
-from fedquorum.named import build_rules
-from fedquorum.quorum import Quorum
-from fedquorum.rule import RunContext
+from fedquorum.flower.waiting_grid import Arrival, AwaitableGrid, PendingMessage, WaitingGrid
+from fedquorum.registry import build_rules
+from fedquorum.rules.decisions import LateReply
+from fedquorum.rules.rule import RunContext
+from fedquorum.server.quorum import Quorum
 from flwr.app import ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.serde import message_to_proto
@@ -29,7 +29,7 @@ from flwr.supercore.constant import FLWR_IN_MEMORY_DB_NAME
 from flwr.supercore.run import Run
 from flwr.superlink.servicer.runtime import runtime_handlers
 
-from server_app.in_process import InProcessGrid
+from server_app.engines.in_process import InProcessGrid
 from tests.builders_superlink import (
     Behavior,
     Federation,
@@ -479,7 +479,7 @@ def test_the_superlink_deletes_messages_without_a_reply(
 ) -> None:
     """Otherwise each would keep the model of its round until the run ends."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedquorum.flower.waiting.EXPIRY_MARGIN_SECONDS", 0.1)
+    monkeypatch.setattr("fedquorum.flower.waiting_grid.EXPIRY_MARGIN_SECONDS", 0.1)
 
     def mute(_node: SuperNode, _message: Message) -> None:
         """Never reply."""
@@ -514,7 +514,7 @@ def test_messages_that_expire_before_they_are_sent_get_no_reply(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The SuperLink refuses them: no node replies in time, and the next exchange works."""
-    monkeypatch.setattr("fedquorum.flower.waiting.EXPIRY_MARGIN_SECONDS", 0.0)
+    monkeypatch.setattr("fedquorum.flower.waiting_grid.EXPIRY_MARGIN_SECONDS", 0.0)
     with Federation(behave_honestly) as federation:
         grid = federation.grid
         with monkeypatch.context() as patch:

@@ -15,7 +15,7 @@ from flwr.serverapp import SamplingMethod
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, Result, Strategy
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
-from server_app.in_process import InProcessGrid
+from server_app.engines.in_process import InProcessGrid
 from tests.builders_flower import (
     DROP_INS,
     LOSSES,

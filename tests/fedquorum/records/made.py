@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fedquorum.decisions import ClientDecision, ClientEvaluation, RoundReport
-from fedquorum.records.identity import RunInfo
+from fedquorum.records.provenance import RunInfo
 from fedquorum.records.reader import FORMAT_VERSION, Run, read_runs
 from fedquorum.records.round_record import RoundRecord, build_round_record
 from fedquorum.records.tables import CLIENTS_SCHEMA, EVALUATIONS_SCHEMA, POPULATION_SCHEMA
 from fedquorum.records.writer import RunWriter
-from fedquorum.types import Objective, RoundPlan
+from fedquorum.rules.decisions import ClientDecision, ClientEvaluation, RoundReport
+from fedquorum.rules.types import Objective, RoundPlan
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 """The folder of a module with a user's own rule."""

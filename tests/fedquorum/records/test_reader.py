@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fedquorum.decisions import LateReply
 from fedquorum.errors import RunError
 from fedquorum.records.reader import (
     check_tables,
@@ -24,6 +23,7 @@ from fedquorum.records.reader import (
     read_table,
 )
 from fedquorum.records.tables import CLIENTS_SCHEMA
+from fedquorum.rules.decisions import LateReply
 
 from tests.fedquorum.records.made import (
     EVALUATIONS,

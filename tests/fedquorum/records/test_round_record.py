@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fedquorum.decisions import ClientEvaluation
 from fedquorum.records.round_record import (
     UNSEEN_GROUP,
     RoundRecord,
     compute_weight_error,
     summarize_evaluations,
 )
-from fedquorum.types import ReplacementSample, RoundPlan
+from fedquorum.rules.decisions import ClientEvaluation
+from fedquorum.rules.types import ReplacementSample, RoundPlan
 
 from tests.fedquorum.records.made import EVALUATIONS, NAN, make_round_record, report
 

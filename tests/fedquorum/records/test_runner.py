@@ -13,7 +13,7 @@ from fedquorum.records.reader import load_run
 from fedquorum.records.round_record import RoundRecord, build_round_record
 from fedquorum.records.runner import Runner
 from fedquorum.records.writer import RunWriter
-from fedquorum.state_arrays import StateArrays
+from fedquorum.rules.state_arrays import StateArrays
 
 from tests.fedquorum.records.made import EVALUATIONS, open_records, report
 

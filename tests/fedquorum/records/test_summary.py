@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum.errors import StateError
-from fedquorum.records import regret
+from fedquorum.records import summary as regret
 from fedquorum.records.summary import RunSummary
-from fedquorum.regret import Bound
-from fedquorum.types import FloatArray
+from fedquorum.rules.regret import Bound
+from fedquorum.rules.types import FloatArray
 from numpy.typing import NDArray
 
 from tests.fedquorum.records.made import make_round_record, report

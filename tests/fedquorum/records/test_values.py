@@ -6,7 +6,6 @@ import struct
 from typing import Any
 
 import pytest
-from fedquorum.decisions import LateReply
 from fedquorum.records.values import (
     CLIENT_ID_LIST,
     COUNT,
@@ -17,6 +16,7 @@ from fedquorum.records.values import (
     FieldCodec,
     optional_choice,
 )
+from fedquorum.rules.decisions import LateReply
 
 NUMBERS = (
     *(0.0, -0.0, 5e-324, -5e-324, 1e-300, 0.1, 1 / 3, 1e100, 1e120, -1e120, 2.0**53 + 2),

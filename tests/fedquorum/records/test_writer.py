@@ -17,12 +17,12 @@ from fedquorum.client.availability.rates import ParticipationRates
 from fedquorum.errors import RunError
 from fedquorum.records.callback import RunCallback
 from fedquorum.records.checkpoint import Checkpoint, CheckpointStore
-from fedquorum.records.identity import RunInfo
+from fedquorum.records.provenance import RunInfo
 from fedquorum.records.reader import load_run, read_population
 from fedquorum.records.run_dir import create_run_directory, lock_run
 from fedquorum.records.writer import MEAN_MODEL, RunWriter
-from fedquorum.regret import Bound
-from fedquorum.types import Population
+from fedquorum.rules.regret import Bound
+from fedquorum.rules.types import Population
 from safetensors.numpy import load_file
 
 from tests.fedquorum.records.made import (

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from fedquorum.audit.command_line import format_summary_line
+from fedquorum.audit.cli import format_summary_line
 from fedquorum.errors import ParameterError, RunError
 from fedquorum.records.round_record import RoundRecord
 from fedquorum.records.tables import CLIENTS_SCHEMA, EVALUATIONS_SCHEMA
@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from conf.compose import compose_settings
 from server_app.api.result import RunResult
-from server_app.job import run_in_process
+from server_app.runs.job import run_in_process
 from tests.builders_runs import read_rows
 from tests.fedquorum.records.made import make_round_line, make_run, write_table
 from tests.server_app.made_runs import make_real_run
@@ -190,7 +190,7 @@ def test_code_named_by_records_needs_trust(tmp_path: Path) -> None:
         RunResult.read(tmp_path / "run").load_model()
     assert "layer.weight" in RunResult.read(tmp_path / "run", trust=True).load_model().state_dict()
     (tmp_path / "rule.py").write_text(
-        "from dataclasses import dataclass\n\nfrom fedquorum.weighting import AverageAll\n"
+        "from dataclasses import dataclass\n\nfrom fedquorum.rules.weighting import AverageAll\n"
         "\n\n@dataclass(frozen=True)\nclass Rule(AverageAll):\n    pass\n"
     )
     rule = f"strategy.path={tmp_path / 'rule.py'}:Rule"

@@ -4,10 +4,10 @@ import math
 
 import pytest
 from fedquorum.errors import SettingsError
-from fedquorum.named import NAMED_STRATEGIES
-from fedquorum.rule import Goal, get_parameters
-from fedquorum.search import Choices, FloatRange, RelativeRange
-from fedquorum.server_optimizer import SERVER_OPTIMIZERS
+from fedquorum.registry import NAMED_STRATEGIES
+from fedquorum.rules.parameters import Choices, FloatRange, RelativeRange
+from fedquorum.rules.rule import Goal, get_parameters
+from fedquorum.rules.server_optimizer import SERVER_OPTIMIZERS
 
 from conf.compose import compose_overrides
 from server_app.study.methods import build_search_space, get_current_values, select_methods

@@ -15,13 +15,13 @@ from fedquorum.errors import RunError
 from fedquorum.records.reader import read_dataset
 
 from conf.compose import compose_overrides, parse_override
-from server_app.job import ERROR_FILE, run_in_process
-from server_app.resume import can_resume
+from server_app.runs.job import ERROR_FILE, run_in_process
+from server_app.runs.resume import can_resume
 from server_app.study.candidates import MethodComparison, build_comparison, collect_common_overrides
 from server_app.study.pairing import collect_seed_runs, describe_excluded_clients, exclude_candidate
 from server_app.study.scores import explain_missing_score
 from server_app.study.settings import StudySettings
-from server_app.sweep_jobs import Job, read_complete_rounds
+from server_app.sweeps.jobs import Job, read_complete_rounds
 
 OVERRIDES = (
     "data=synth",

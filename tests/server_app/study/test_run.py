@@ -11,11 +11,11 @@ from fedquorum.errors import RunError, SettingsError
 
 from conf.compose import parse_override
 from server_app.api.run import run_from_python
+from server_app.cli.study import main, start_study
 from server_app.study.candidates import build_comparison, collect_common_overrides
-from server_app.study.command_line import main, start_study
 from server_app.study.settings import StudySettings
-from server_app.sweep_jobs import read_complete_rounds
-from server_app.sweep_runner import JobRunner
+from server_app.sweeps.jobs import read_complete_rounds
+from server_app.sweeps.runner import JobRunner
 
 SMALL = (
     "data=synth",

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from fedquorum.errors import SettingsError
-from fedquorum.metrics import METRICS
+from fedquorum.rules.metrics import METRICS
 
 from server_app.study.settings import Budget, StudySettings
 

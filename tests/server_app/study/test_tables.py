@@ -4,9 +4,9 @@ import io
 import math
 from dataclasses import replace
 
+from fedquorum.report.tables import TextTable
 from rich.console import Console
 
-from server_app.report.tables import TextTable
 from server_app.study.result import StudyResult
 from server_app.study.tables import (
     build_exclusion_table,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from fedquorum.search import Choices, FloatRange
+from fedquorum.rules.parameters import Choices, FloatRange
 
 from conf.compose import parse_override
 from server_app.study.methods import SearchDimension

@@ -1,7 +1,7 @@
 """fedau: A Flower Baseline."""
 
 import torch
-from fedquorum.client.availability import AvailabilityMod, NodeAvailability
+from fedquorum.flower.mods import AvailabilityMod, NodeAvailability
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 

@@ -15,9 +15,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...parameters import EVEN_PERIOD, FRACTION, NON_NEGATIVE_INT, PERIOD, PROBABILITY, SINE_DEPTH
-from ...rule import check_parameters, get_parameters, parameter
-from ...types import FloatArray
+from ...rules.parameters import (
+    EVEN_PERIOD,
+    FRACTION,
+    NON_NEGATIVE_INT,
+    PERIOD,
+    PROBABILITY,
+    SINE_DEPTH,
+)
+from ...rules.rule import check_parameters, get_parameters, parameter
+from ...rules.types import FloatArray
 
 
 class AvailabilityPattern(ABC):

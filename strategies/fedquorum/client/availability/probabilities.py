@@ -10,7 +10,7 @@ and one number for each class that follows from the seed.
 import numpy as np
 
 from ...rng import make_generator
-from ...types import FloatArray, IntArray
+from ...rules.types import FloatArray, IntArray
 
 
 def compute_class_distribution(labels: IntArray, num_classes: int) -> FloatArray:

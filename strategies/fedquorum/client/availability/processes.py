@@ -12,9 +12,9 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from ...errors import ParameterError
-from ...parameters import CYCLE_START, NON_NEGATIVE_INT, PERIOD, PROBABILITY
 from ...rng import make_generator
-from ...rounding import round_half_even
+from ...rules.parameters import CYCLE_START, NON_NEGATIVE_INT, PERIOD, PROBABILITY
+from ...rules.rounding import round_half_even
 
 
 class AvailabilityProcess(Protocol):

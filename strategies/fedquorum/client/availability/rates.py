@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...types import FloatArray, PerClient
+from ...rules.types import FloatArray, PerClient
 from .periodic import AvailabilityPattern
 
 

@@ -12,33 +12,31 @@ Query (the clients that a node hosts)
     number.
 Train
     request: ``arrays`` + ``config`` {protocol, server-round, client-id: list, priority: list,
-    global-loss, global-accuracy, epsilon, criterion}; no epsilon means no gate.
-    Reply of one client, Flower's standard form: ``arrays`` + ``metrics`` {protocol, client-id,
-    status, num-examples, loss, accuracy}. Reply of a node asked for several clients: the same keys
-    with lists; client-id and status have an entry for every selected client, the other lists for
-    every client that trained, and the arrays are stacked on a leading axis over those that trained.
-    A client that declined or is unavailable has only its id and status.
-    Every number is a float, except ids, statuses and the protocol's version. In a list, NaN is the
-    placeholder for a client that does not report the number, and a second list, named ``absent-``
-    and the key, has 1 at its index: a NaN without that mark was reported, as by a diverged model.
-    With ``measures-loss`` False a client does not evaluate the model that it received: it reports
-    neither loss nor accuracy.
-    With ``proportion``: list (and ``by-data``) in the request, a node may add up the updates
-    itself. Instead of ``arrays`` the reply then has ``weighted-sum``, sum_k a_k (x_k - x) in
-    float64 over the clients that trained; a_k is the client's proportion, times its num-examples
+    global-loss, global-accuracy, epsilon, criterion}; no epsilon means no gate. Reply of one
+    client, Flower's standard form: ``arrays`` + ``metrics`` {protocol, client-id, status,
+    num-examples, loss, accuracy}. Reply of a node asked for several clients: the same keys with
+    lists; client-id and status have an entry for every selected client, the other lists for every
+    client that trained, and the arrays are stacked on a leading axis over those that trained. A
+    client that declined or is unavailable has only its id and status. Every number is a float,
+    except ids, statuses and the protocol's version. In a list, NaN is the placeholder for a client
+    that does not report the number, and a second list, named ``absent-`` and the key, has 1 at its
+    index: a NaN without that mark was reported, as by a diverged model. With ``measures-loss``
+    False a client does not evaluate the model that it received: it reports neither loss nor
+    accuracy. With ``proportion``: list (and ``by-data``) in the request, a node may add up the
+    updates itself. Instead of ``arrays`` the reply then has ``weighted-sum``, sum_k a_k (x_k - x)
+    in float64 over the clients that trained; a_k is the client's proportion, times its num-examples
     if ``by-data``. The sum leaves out a client whose update is not finite, with status REJECTED.
     ``sum-terms`` in the request is the number of clients selected in the round, on all nodes; the
     width of the sum's bins follows from it. ``weighted-sum`` has the sums of the parts of terms in
     the upper bin of each array, ``weighted-sum-low`` those in the bin below, and
-    ``weighted-sum-bins`` {bins: list} the indices of these bins (``fedquorum.exact_sum``). Arrays
-    whose terms are all 0 are left out.
-    With ``clipping_norm`` in the request clients clip their updates; ``norm_bit`` in the metrics is
-    1 for a client whose update was longer.
-    With ``keeps-model`` in the request (also to evaluate) each client works on its local model,
-    which starts from the arrays, and replies without arrays.
-    If clients start from past models, a node whose clients share one gets it as ``arrays``.
-    Otherwise it gets each distinct model once, as ``start-model-0``, ``start-model-1``, ... instead
-    of ``arrays``, and ``start-model``: list in the config has the index of each client's model.
+    ``weighted-sum-bins`` {bins: list} the indices of these bins (``fedquorum.server.exact_sum``).
+    Arrays whose terms are all 0 are left out. With ``clipping_norm`` in the request clients clip
+    their updates; ``norm_bit`` in the metrics is 1 for a client whose update was longer. With
+    ``keeps-model`` in the request (also to evaluate) each client works on its local model, which
+    starts from the arrays, and replies without arrays. If clients start from past models, a node
+    whose clients share one gets it as ``arrays``. Otherwise it gets each distinct model once, as
+    ``start-model-0``, ``start-model-1``, ... instead of ``arrays``, and ``start-model``: list in
+    the config has the index of each client's model.
 Evaluate
     request: ``arrays`` + ``config`` {protocol, server-round, client-id: list, train-part: list,
     test-part: list}; reply: ``metrics`` as above with num-examples, loss, accuracy (training
@@ -49,9 +47,15 @@ A client that failed has its reason in ``failures`` {client-id: list, reason: li
 of simulated devices has ``response-times`` {client-id: list, seconds: list}.
 """
 
-from .arrays import NamedArrays, count_bytes, decode_arrays, encode_arrays, view_arrays
+from .arrays import (
+    NamedArrays,
+    count_bytes,
+    decode_arrays,
+    encode_arrays,
+    select_records,
+    view_arrays,
+)
 from .keys import CLIENT_ID, EVALUATION_KEYS, NORM_BIT, VALIDATION_COUNTERPARTS
-from .kinds import select_records
 from .requests import (
     EvaluateRequest,
     EvaluateTask,

@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping
 from functools import lru_cache
 from io import BytesIO
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.constant import SType
 from numpy.lib import format as npy
 from numpy.typing import NDArray
@@ -106,3 +106,15 @@ def _count_value_bytes(values: list[Any]) -> int:
     if isinstance(values[0], str | bytes):
         return sum(map(len, values))
     return len(values) * (1 if isinstance(values[0], bool) else 8)
+
+
+RecordT = TypeVar("RecordT", ArrayRecord, MetricRecord, ConfigRecord)
+
+
+def select_records(content: RecordDict, kind: type[RecordT]) -> dict[str, RecordT]:
+    """Return the records of one kind, by name, in their order.
+
+    Flower's views, such as ``content.array_records``, form a reference cycle with the message,
+    which would keep its arrays in memory until Python collects cycles.
+    """
+    return {name: record for name, record in content.items() if isinstance(record, kind)}

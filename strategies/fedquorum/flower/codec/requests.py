@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from ...errors import ProtocolError
+from ...rules.types import KnownWeights, Objective, RoundPlan
 from ...sanitize import abbreviate
-from ...types import KnownWeights, Objective, RoundPlan
-from .arrays import NamedArrays, decode_arrays
+from .arrays import NamedArrays, decode_arrays, select_records
 from .keys import (
     ARRAYS,
     BY_DATA,
@@ -34,7 +34,6 @@ from .keys import (
     TEST_SPLIT,
     TRAIN_SPLIT,
 )
-from .kinds import select_records
 from .version import PROTOCOL_VERSION, check_request
 
 MISSING_OBJECTIVE = Objective(math.nan, math.nan)

@@ -10,12 +10,12 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from ...equality import nan_equals_nan
 from ...errors import ProtocolError
-from ...exact_sum import BinnedSum, PartialSums
+from ...rules.equality import nan_equals_nan
+from ...rules.types import Objective
 from ...sanitize import MAX_REASON_LENGTH, check_names, sanitize
-from ...types import Objective
-from .arrays import NamedArrays, encode_arrays, view_arrays
+from ...server.exact_sum import BinnedSum, PartialSums
+from .arrays import NamedArrays, encode_arrays, select_records, view_arrays
 from .keys import (
     ABSENT_PREFIX,
     ARRAYS,
@@ -36,7 +36,6 @@ from .keys import (
     SUM_BINS,
     TRAIN_METRICS,
 )
-from .kinds import select_records
 from .version import PROTOCOL_VERSION, check_reply
 
 

@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from ...errors import ProtocolError
 from ...sanitize import check_names
-from .arrays import view_arrays
+from .arrays import select_records, view_arrays
 from .keys import (
     ACCURACY,
     ARRAYS,
@@ -20,7 +20,6 @@ from .keys import (
     SERVER_ROUND,
     STATUS,
 )
-from .kinds import select_records
 from .results import (
     ClientResult,
     EvaluateResult,

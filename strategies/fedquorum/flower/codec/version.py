@@ -6,8 +6,8 @@ from typing import Any
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from ...errors import ProtocolError
+from .arrays import select_records
 from .keys import CLIENT_ID, CONFIG, METRICS, PROTOCOL_KEY, STATUS
-from .kinds import select_records
 
 PROTOCOL_VERSION = 4
 """The protocol's version. Messages of version 1 carry none."""

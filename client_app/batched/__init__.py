@@ -1,5 +1,0 @@
-"""The clients of a node trained together: stacked models, one pass for all of their batches."""
-
-from client_app.batched.training import BatchedTrainer
-
-__all__ = ["BatchedTrainer"]

@@ -1,0 +1,1 @@
+"""Evaluate a model on the clients of a node."""

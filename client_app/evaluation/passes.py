@@ -1,0 +1,184 @@
+"""Evaluate a model on the rows of several clients in one pass.
+
+Shapes: n samples of all clients, inputs (n, *input_shape), labels (n,), or (n, l) of sequences.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+import torch
+from fedquorum.rules.equality import nan_equals_nan
+from numpy.typing import NDArray
+from torch import nn
+
+from client_app.losses import CrossEntropy, Task
+from client_app.metrics import compute_metric
+
+MAX_PREDICTIONS = 4096  # in one pass
+MAX_INPUT_NUMBERS = 2**24  # numbers of the inputs in one pass
+BASIC_METRICS = frozenset({"accuracy", "loss"})
+
+
+@nan_equals_nan
+@dataclass(frozen=True, slots=True)
+class ClientMetrics:
+    """Mean loss and fraction of correct predictions over ``num_examples`` samples.
+
+    The accuracy is NaN where predictions are neither correct nor wrong. ``metric`` is the
+    additional metric, NaN if none was requested or it is not defined.
+    """
+
+    num_examples: int
+    loss: float
+    accuracy: float
+    metric: float = math.nan
+
+
+@dataclass(frozen=True, eq=False)
+class MetricsByClient(Sequence[ClientMetrics]):
+    """The metrics of many clients in arrays, (K,) each."""
+
+    num_examples: NDArray[np.int64]
+    loss: NDArray[np.float64]
+    accuracy: NDArray[np.float64]
+    metric: NDArray[np.float64]
+
+    @property
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        """The arrays, in the order of the fields of ``ClientMetrics``."""
+        return self.num_examples, self.loss, self.accuracy, self.metric
+
+    @overload
+    def __getitem__(self, index: int) -> ClientMetrics: ...
+
+    @overload
+    def __getitem__(self, index: slice | NDArray[np.int64]) -> "MetricsByClient": ...
+
+    def __getitem__(
+        self, index: int | slice | NDArray[np.int64]
+    ) -> "ClientMetrics | MetricsByClient":
+        if isinstance(index, slice | np.ndarray):
+            return MetricsByClient(*(column[index] for column in self.columns))
+        return build_client_metrics([column[index].item() for column in self.columns])
+
+    def __len__(self) -> int:
+        return len(self.num_examples)
+
+
+def build_client_metrics(values: Sequence[float]) -> ClientMetrics:
+    """Return the metrics with these values, NaN as the one object that tuples compare as equal."""
+    count, loss, accuracy, metric = (v if v == v else math.nan for v in values)  # noqa: PLR0124
+    return ClientMetrics(int(count), loss, accuracy, metric)
+
+
+@torch.no_grad()
+def evaluate_clients(
+    model: nn.Module,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    counts: Sequence[int] | NDArray[np.int64],
+    *,
+    task: Task | None = None,
+    metric_name: str = "accuracy",
+    rows_at_once: int = MAX_PREDICTIONS,
+) -> MetricsByClient:
+    """Evaluate clients whose rows are concatenated; client i owns the next ``counts[i]`` rows.
+
+    Sums are in float64. As in training, the loss is 0 where all weights are 0; loss and accuracy
+    of a client without samples are NaN.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model; it is in evaluation mode afterwards.
+    x, y : tensor
+        Rows of all clients, one client after the other.
+    counts : sequence of int
+        n_k of each client.
+    task : Task, optional
+        By default cross entropy.
+    metric_name : str
+        The additional metric, see ``client_app.metrics``; ``accuracy`` and ``loss`` add none.
+    rows_at_once : int
+        Maximum number of rows in one pass through the model.
+    """
+    task = task or CrossEntropy()
+    model.eval()
+    rows = min(rows_at_once, compute_rows_per_pass(x, y))
+    passes = [
+        compute_batch_stats(model(inputs), labels, task, metric_name)
+        for inputs, labels in zip(x.split(rows), y.split(rows), strict=True)
+    ]
+    return reduce_by_client(passes, counts, metric_name)
+
+
+@dataclass(frozen=True)
+class BatchStats:
+    """The loss terms of the rows of one pass, and the predictions for an additional metric.
+
+    Attributes
+    ----------
+    loss_terms : tensor of float64 (n, 4)
+        Loss, weight, correct and count of each row.
+    predictions : tuple of tensor, optional
+        Logits and labels of all predictions, if the metric needs them.
+    """
+
+    loss_terms: torch.Tensor
+    predictions: tuple[torch.Tensor, torch.Tensor] | None
+
+
+def compute_batch_stats(
+    outputs: torch.Tensor, y: torch.Tensor, task: Task, metric_name: str
+) -> BatchStats:
+    """Return the loss terms of n outputs, and their predictions if the metric needs them."""
+    terms = task.compute_terms(outputs.double(), y)
+    columns = (terms.loss, terms.weight, terms.correct.double(), terms.count.double())
+    predictions = None if metric_name in BASIC_METRICS else task.select_predictions(outputs, y)
+    return BatchStats(torch.stack(columns, dim=1), predictions)
+
+
+def reduce_by_client(
+    passes: Sequence[BatchStats], counts: Sequence[int] | NDArray[np.int64], metric_name: str
+) -> MetricsByClient:
+    """Return each client's metrics; client i owns the next ``counts[i]`` rows of the passes."""
+    terms = torch.cat([each.loss_terms for each in passes])
+    predictions = [each.predictions for each in passes if each.predictions is not None]
+    rows = np.asarray(counts, dtype=np.int64)
+    lengths = torch.from_numpy(rows).to(terms.device)
+    sums = torch.segment_reduce(terms, "sum", lengths=lengths)
+    values = np.full(len(rows), math.nan)
+    if predictions:
+        logits, targets = (torch.cat(tensors) for tensors in zip(*predictions, strict=True))
+        # A sequence has several predictions, or none; the last column counts them. A predicted
+        # number is neither correct nor wrong, and each row has one.
+        is_regression = targets.is_floating_point()
+        num_predictions = (lengths if is_regression else sums[:, -1].long()).tolist()
+        values = np.array(compute_metric(metric_name, logits, targets, num_predictions))
+    return _build_metrics(rows, sums.cpu().numpy(), values)
+
+
+def compute_rows_per_pass(x: torch.Tensor, y: torch.Tensor) -> int:
+    """Return the maximum number of rows of these shapes in one pass through a model."""
+    by_labels = MAX_PREDICTIONS // math.prod(y.shape[1:])
+    return max(1, min(by_labels, MAX_INPUT_NUMBERS // math.prod(x.shape[1:])))
+
+
+def _build_metrics(
+    rows: NDArray[np.int64], sums: NDArray[np.float64], values: NDArray[np.float64]
+) -> MetricsByClient:
+    """Return clients' metrics from their sums (K, 4); NaN for a client without rows."""
+    loss, weight, correct, count = sums.T
+    undefined = np.full(len(rows), math.nan)
+    mean = np.divide(loss, weight, out=np.zeros(len(rows)), where=weight != 0)
+    accuracy = np.divide(correct, count, out=undefined.copy(), where=count != 0)
+    has_rows = rows > 0
+    return MetricsByClient(
+        rows,
+        np.where(has_rows, mean, undefined),
+        np.where(has_rows, accuracy, undefined),
+        np.where(has_rows, values, undefined),
+    )

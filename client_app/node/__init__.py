@@ -1,0 +1,1 @@
+"""Run the clients of a node."""

@@ -1,0 +1,381 @@
+"""Apply the policy of a data owner: ``node.yaml`` beside the data.
+
+The server never sees the file. The node checks each message's run against it before it reads any
+data. The reply to a refused message has the reason, which goes into the audit trail. The run
+brings the code that checks, as it brings all its code; docs/deployment.md explains the limits.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import Field, asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from logging import ERROR, WARNING
+from pathlib import Path
+from typing import Any
+
+import yaml
+from fedquorum.errors import SettingsError, suggest_name, to_one_line
+from fedquorum.flower.codec import (
+    CLIENT_ID,
+    EVALUATION_KEYS,
+    VALIDATION_COUNTERPARTS,
+    EvaluateResult,
+    Status,
+    TrainResult,
+    decode_train_reply,
+    drop_metrics,
+    encode_evaluate_reply,
+    encode_hosted_clients,
+    encode_train_reply,
+)
+from fedquorum.flower.mods import get_base_message_type
+from fedquorum.rules.parameters import NON_NEGATIVE_INT, POSITIVE, Flag, Range
+from fedquorum.rules.rule import parameter
+from fedquorum.sanitize import abbreviate
+from filelock import lock_descriptor
+from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
+from flwr.common.logger import log
+from flwr.supercore.utils import get_flwr_home
+
+from conf import Settings
+from conf.schema.privacy import ClippingSettings, FixedClippingSettings
+
+POLICY_FILE = "node.yaml"
+USAGE_FILE = "node-usage.json"
+"""The node's usage today, in Flower's home because the data folder may be read-only."""
+
+
+@dataclass(frozen=True)
+class NameList(Range):
+    """A list of names, limited to ``choices`` unless that is empty."""
+
+    choices: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """Return the allowed names in words."""
+        return f"a list of {', '.join(self.choices) or 'names'}"
+
+    def contains(self, value: object) -> bool:
+        """Return whether ``value`` is a list of allowed names."""
+        if not isinstance(value, list):
+            return False
+        return all(
+            isinstance(name, str) and (not self.choices or name in self.choices) for name in value
+        )
+
+
+@dataclass(frozen=True)
+class PrivacyRequirement:
+    """The differential privacy that a run must have.
+
+    Parameters
+    ----------
+    noise_multiplier : float, optional
+        The least noise.
+    clipping_norm : float, optional
+        The longest update, of a fixed norm: an adaptive one may become any.
+    clips_here : bool
+        Whether the update must be clipped on the node, before it leaves.
+    """
+
+    noise_multiplier: float | None = parameter(None, POSITIVE)
+    clipping_norm: float | None = parameter(None, POSITIVE)
+    clips_here: bool = parameter(False, Flag())
+
+    def find_problem(self, settings: Settings) -> str | None:
+        """Return the protection that a run lacks, or None if it lacks none."""
+        privacy = settings.privacy
+        if self == PrivacyRequirement():
+            return None
+        if not isinstance(privacy, ClippingSettings):
+            return f"it asks for differential privacy, and privacy is {privacy.name}"
+        noise = privacy.noise_multiplier
+        if self.noise_multiplier is not None and noise < self.noise_multiplier:
+            return (
+                f"it asks for privacy.noise_multiplier >= {self.noise_multiplier:g}, not {noise:g}"
+            )
+        norm = privacy.clipping_norm if isinstance(privacy, FixedClippingSettings) else None
+        if self.clipping_norm is not None and (norm is None or norm > self.clipping_norm):
+            given = f"the adaptive norm of {privacy.name}" if norm is None else f"{norm:g}"
+            return f"it asks for privacy.clipping_norm <= {self.clipping_norm:g}, not {given}"
+        if self.clips_here and not privacy.name.endswith("client"):
+            return f"it asks for updates that clients clip, not privacy={privacy.name}"
+        return None
+
+
+@dataclass(frozen=True)
+class Allowlist:
+    """The accepted runs, by names with the wildcards * and ?.
+
+    Parameters
+    ----------
+    experiments, models, strategies : tuple of str
+        Names of experiments, of ``model`` and of ``strategy``.
+    """
+
+    experiments: tuple[str, ...] = parameter(("*",), NameList())
+    models: tuple[str, ...] = parameter(("*",), NameList())
+    strategies: tuple[str, ...] = parameter(("*",), NameList())
+
+    def find_problem(self, settings: Settings, experiment: str) -> str | None:
+        """Return the name that is not accepted, or None if all are."""
+        given = {
+            "experiments": experiment,
+            "models": settings.model.name,
+            "strategies": settings.strategy.name,
+        }
+        for kind, name in given.items():
+            patterns = getattr(self, kind)
+            if not any(fnmatchcase(name, pattern) for pattern in patterns):
+                return f"it accepts the {kind} {abbreviate(patterns) or '(none)'}, not {name}"
+        return None
+
+
+@dataclass(frozen=True)
+class DailyLimit:
+    """The limits of a node's work per UTC day; None for no limit.
+
+    Parameters
+    ----------
+    rounds : int, optional
+        Rounds in which it trains.
+    examples : int, optional
+        Training examples, counted once a round. The round that exceeds the limit is the last.
+    """
+
+    rounds: int | None = parameter(None, NON_NEGATIVE_INT)
+    examples: int | None = parameter(None, NON_NEGATIVE_INT)
+
+    def find_problem(self, used: "UsageCount") -> str | None:
+        """Return the limit that is used up, or None if none is."""
+        for kind in ("rounds", "examples"):
+            limit, count = getattr(self, kind), getattr(used, kind)
+            if limit is not None and count >= limit:
+                return f"it trains for {limit} {kind} a day, and has for {count} on {used.day}"
+        return None
+
+
+@dataclass(frozen=True)
+class UsageCount:
+    """A node's work on one day."""
+
+    day: str
+    rounds: int = 0
+    examples: int = 0
+
+
+@dataclass(frozen=True)
+class NodePolicy:
+    """The policy of a data owner.
+
+    Parameters
+    ----------
+    privacy : PrivacyRequirement
+        The protection that updates must have.
+    withhold : tuple of str
+        Metrics that stay on the node. ``num-examples`` cannot be withheld, because every rule needs
+        it.
+    accept : Allowlist
+        The runs that it takes part in.
+    per_day : DailyLimit
+    """
+
+    privacy: PrivacyRequirement = field(default_factory=PrivacyRequirement)
+    withhold: tuple[str, ...] = parameter((), NameList(EVALUATION_KEYS))
+    accept: Allowlist = field(default_factory=Allowlist)
+    per_day: DailyLimit = field(default_factory=DailyLimit)
+
+    @property
+    def withheld(self) -> frozenset[str]:
+        """The withheld metrics; the validation split withholds the same as the test split."""
+        return frozenset(self.withhold) | {
+            VALIDATION_COUNTERPARTS[name]
+            for name in self.withhold
+            if name in VALIDATION_COUNTERPARTS
+        }
+
+    def find_problem(self, settings: Settings, experiment: str) -> str | None:
+        """Return why the node refuses a run, or None if it takes part."""
+        return self.privacy.find_problem(settings) or self.accept.find_problem(settings, experiment)
+
+
+def find_policy(configured: str, data_path: str) -> Path | None:
+    """Return the path of a node's policy: the configured file, or ``node.yaml`` beside the data."""
+    if configured:
+        return Path(configured)
+    beside = Path(data_path).parent / POLICY_FILE
+    return beside if data_path and beside.is_file() else None
+
+
+def load_policy(path: Path) -> NodePolicy:
+    """Return the policy in a file.
+
+    Raises
+    ------
+    SettingsError
+        If the file cannot be read or is no policy; the message names the file and the key.
+    """
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        raise SettingsError(f"{path} must be YAML that can be read: {to_one_line(error)}") from None
+    policy: NodePolicy = _build_section(NodePolicy, {} if given is None else given, path)
+    return policy
+
+
+def _build_section(kind: Any, given: object, path: Path, prefix: str = "") -> Any:
+    """Build a dataclass from the section of a file below a key."""
+    if not isinstance(given, dict):
+        keys = ", ".join(item.name for item in fields(kind))
+        raise _build_policy_error(
+            path, prefix.rstrip(".") or "the file", f"a mapping with {keys}", given
+        )
+    fields_by_name = {item.name: item for item in fields(kind)}
+    values = {}
+    for key, value in given.items():
+        if key not in fields_by_name:
+            hint = (
+                suggest_name(str(key), fields_by_name) or f"allowed are {', '.join(fields_by_name)}"
+            )
+            raise SettingsError(f"{path}: {prefix}{key} is not a key of node.yaml; {hint}")
+        values[key] = _read_value(fields_by_name[key], value, path, f"{prefix}{key}")
+    return kind(**values)
+
+
+def _read_value(item: Field[Any], value: object, path: Path, name: str) -> object:
+    """Return the validated value of a field of the policy."""
+    allowed: Range | None = item.metadata.get("allowed")
+    if allowed is None:
+        return _build_section(item.default_factory, value, path, f"{name}.")
+    optional = item.default is None
+    if not (allowed.contains(value) or (optional and value is None)):
+        raise _build_policy_error(
+            path, name, f"{allowed.describe()}{', or null' if optional else ''}", value
+        )
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _build_policy_error(path: Path, name: str, allowed: str, got: object) -> SettingsError:
+    return SettingsError(f"{path}: {name} must be {allowed}, got {got!r}")
+
+
+class UsageLog:
+    """A node's work today, in a file that several processes may update.
+
+    Parameters
+    ----------
+    path : Path
+        The file; it is created on first use.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def count_round(self, limit: DailyLimit) -> str | None:
+        """Count a round and return None, or return the day's limit that is used up.
+
+        Raises
+        ------
+        SettingsError
+            If the file cannot be written.
+        """
+
+        def add_round(usage: UsageCount) -> UsageCount:
+            used_up = limit.find_problem(usage) is not None
+            return usage if used_up else replace(usage, rounds=usage.rounds + 1)
+
+        return limit.find_problem(self._update(add_round))
+
+    def add_examples(self, count: int) -> None:
+        """Count the examples of an allowed round."""
+        self._update(lambda usage: replace(usage, examples=usage.examples + count))
+
+    def _update(self, change: Callable[[UsageCount], UsageCount]) -> UsageCount:
+        """Apply ``change`` to today's usage, and return the previous one."""
+        try:
+            with self._path.open("a+", encoding="utf-8") as file:
+                lock_descriptor(file.fileno())
+                file.seek(0)
+                before = _parse_usage(file.read())
+                file.truncate(0)
+                file.write(json.dumps(asdict(change(before))))
+        except OSError as error:
+            raise SettingsError(
+                f"{self._path} must be a file that the node can write, for per_day in its policy: "
+                f"{error.strerror}"
+            ) from None
+        return before
+
+
+def _parse_usage(text: str) -> UsageCount:
+    """Return today's usage from the file's text; zero if it is of another day."""
+    empty = UsageCount(datetime.now(UTC).date().isoformat())
+    try:
+        usage = UsageCount(**json.loads(text)) if text else empty
+    except (TypeError, ValueError):
+        return empty
+    return usage if usage.day == empty.day else empty
+
+
+@dataclass(frozen=True)
+class PolicyMod:
+    """A Flower mod that lets a device take part only in runs that its owner allows.
+
+    A refused message does not reach the ClientApp: the client replies that it is unavailable, with
+    the reason. The client replies to a query even if the policy refuses the run, so that the run's
+    records have the reason.
+
+    Parameters
+    ----------
+    get_settings : callable
+        Returns the settings of the run of a context.
+    """
+
+    get_settings: Callable[[Context], Settings]
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Check one message against the policy, and return the reply."""
+        config = context.node_config
+        configured, data_path = (str(config.get(key, "")) for key in ("policy-path", "data-path"))
+        path = find_policy(configured, data_path)
+        if path is None or CLIENT_ID not in config:
+            return call_next(message, context)
+        kind, client = get_base_message_type(message), int(config[CLIENT_ID])
+        usage = UsageLog(get_flwr_home() / USAGE_FILE)
+        try:
+            policy = load_policy(path)
+            experiment = str(context.run_config["experiment"])
+            problem = policy.find_problem(self.get_settings(context), experiment)
+            if problem is None and kind == MessageType.TRAIN and policy.per_day != DailyLimit():
+                problem = usage.count_round(policy.per_day)
+        except SettingsError as error:
+            log(ERROR, "The policy of this node cannot be used: %s", error)
+            policy, problem = NodePolicy(), "its policy cannot be used"
+        if problem is not None:
+            log(WARNING, "Refused by %s: %s", path, problem)
+            return Message(_build_refusal(kind, client, problem), reply_to=message)
+        reply = call_next(message, context)
+        if reply.has_error():
+            return reply
+        if kind == MessageType.TRAIN and policy.per_day != DailyLimit():
+            num_examples = [
+                result.num_examples
+                for result in decode_train_reply(reply.content)
+                if result.num_examples
+            ]
+            usage.add_examples(int(sum(num_examples)))
+        if policy.withhold:
+            reply.content = drop_metrics(reply.content, policy.withheld)
+        return reply
+
+
+def _build_refusal(kind: str, client: int, problem: str) -> RecordDict:
+    """Return the reply of a client whose node's policy forbids the run."""
+    reason = f"its node takes no part: {problem}"
+    if kind == MessageType.TRAIN:
+        return encode_train_reply([TrainResult(client, Status.UNAVAILABLE, reason=reason)])
+    if kind == MessageType.EVALUATE:
+        return encode_evaluate_reply([EvaluateResult(client, Status.UNAVAILABLE, reason=reason)])
+    return encode_hosted_clients([client])

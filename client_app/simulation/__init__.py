@@ -1,0 +1,1 @@
+"""Simulate availability and latency from settings."""

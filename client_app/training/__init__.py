@@ -1,0 +1,1 @@
+"""Train clients, one after the other or batched."""

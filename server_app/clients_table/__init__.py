@@ -1,1 +1,0 @@
-"""Show each client's data before any training: the command ``fedquorum data``."""

@@ -1,0 +1,214 @@
+"""Run a job with ``flwr run``, for ``engine=flower``.
+
+``flwr run --stream`` exits with 0 even if the run died, so the status comes from ``flwr list``.
+"""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fedquorum.contrib import collect_requirements
+from fedquorum.errors import RunError
+from fedquorum.records.run_dir import read_manifest_or_empty
+
+from client_app.simulation.ray_address import check_ray_environment
+from conf import ComposedConfig, Settings, compose_settings
+from conf.overrides import to_overrides
+from conf.schema.data import HfSettings
+from conf.schema.rules import get_requirement_settings, get_rule_settings
+from server_app.provenance import SOURCE_ROOT
+
+COMPLETED_STATUS = "finished:completed"
+SUPERLINK_ENV = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}
+"""The environment of a SuperLink that ``flwr run`` starts: this one has all dependencies."""
+
+STOP_SECONDS = 30.0  # time for the ServerApp to write its records when the run is stopped
+
+
+def submit_job(composed: ComposedConfig, output_dir: str) -> None:
+    """Run the job with Flower's local SuperLink, or that of ``engine.superlink``, and wait for it.
+
+    A SuperLink runs in the working directory and environment of the process that started it, so
+    paths are sent as absolute ones.
+
+    Raises
+    ------
+    RunError
+        If the job cannot be submitted or did not complete; the message has Flower's details.
+    SettingsError
+        If there is no Ray cluster at the environment's RAY_ADDRESS.
+    KeyboardInterrupt
+        If the job was interrupted, after stopping the Flower run.
+    """
+    flwr, settings = _find_flwr(), composed.settings.engine
+    if settings.superlink is None:
+        check_ray_environment()
+    run_config = make_paths_absolute(composed).run_config
+    run_config["output-dir"] = str(Path(output_dir).absolute())
+    superlink = [] if settings.superlink is None else [settings.superlink]
+    command = [flwr, "run", str(_find_app_folder()), *superlink, "--stream"]
+    if settings.num_supernodes is not None:
+        command += ["--federation-config", f"num-supernodes={settings.num_supernodes}"]
+    # In a file, because flwr ends a value on its command line at the first quote.
+    with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as file:
+        for key, value in run_config.items():
+            print(f"{key} = {json.dumps(value, ensure_ascii=False)}", file=file, flush=True)
+        run_id = _follow(
+            [*command, "--run-config", file.name],
+            lambda run_id: _stop_run([flwr, "stop", run_id, *superlink], run_id, Path(output_dir)),
+        )
+    status, details = _get_status(
+        [flwr, "list", *superlink, "--run-id", run_id, "--format", "json"]
+    )
+    if status != COMPLETED_STATUS:
+        raise RunError(f"the Flower run {run_id} ended as {status}: {details or 'see its log'}")
+
+
+def _find_flwr() -> str:
+    """Return the path of ``flwr``, if possible the one of this Python environment."""
+    beside = Path(sys.executable).with_name("flwr")
+    path = str(beside) if beside.exists() else shutil.which("flwr")
+    if path is None:
+        raise RunError("engine=flower needs Flower's command flwr on the PATH, which has none")
+    return path
+
+
+def _find_app_folder() -> Path:
+    if not (SOURCE_ROOT / "pyproject.toml").exists():
+        raise RunError(
+            "engine=flower must run from a source checkout (pip install -e .), whose "
+            f"pyproject.toml names the app's components; {SOURCE_ROOT} has none"
+        )
+    return SOURCE_ROOT
+
+
+def make_paths_absolute(composed: ComposedConfig) -> ComposedConfig:
+    """Return the settings with absolute paths, which do not depend on the working directory."""
+    settings, paths = composed.settings, dict[str, str]()
+    for group, key in (
+        ("data", "root"),
+        ("data", "path"),
+        ("data", "cache_dir"),
+        ("availability", "path"),
+        ("response_time", "path"),
+        ("strategy", "memory_dir"),
+        ("engine", "node_keys"),
+        ("tracker", "uri"),
+    ):
+        path = getattr(getattr(settings, group), key, None)
+        if path is not None and "://" not in path:
+            paths[f"{group}.{key}"] = str(Path(path).expanduser().absolute())
+    for key, requirement in collect_requirements(get_requirement_settings(settings)).items():
+        if isinstance(requirement, str):
+            paths[key] = str(Path(requirement).expanduser().absolute())
+    data = settings.data
+    if isinstance(data, HfSettings) and not Path(data.path).expanduser().is_dir():
+        paths.pop("data.path", None)  # an id on Hugging Face's Hub
+    overrides = to_overrides(paths | dict(_list_custom_files(settings)))
+    return compose_settings(composed.experiment, shlex.join((*composed.overrides, *overrides)))
+
+
+def _list_custom_files(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield the settings that name a class in a file, with the file's absolute path."""
+    for group, node in {**get_rule_settings(settings), "model": settings.model}.items():
+        file, colon, name = str(getattr(node, "path", "")).rpartition(":")
+        if colon:
+            yield f"{group}.path", f"{Path(file).expanduser().absolute()}:{name}"
+
+
+def _follow(command: list[str], stop: Callable[[str], None]) -> str:
+    """Run ``flwr run``, print its output, and return the id of the run that it started.
+
+    An interruption calls ``stop``, because the run would otherwise continue.
+    """
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={
+            **SUPERLINK_ENV,
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+        },
+        start_new_session=True,  # Ctrl-C reaches this process only, which needs the run's id first
+    ) as process:
+        output = _FlowerOutput(process.stdout or ())
+        try:
+            output.print_lines()
+        except KeyboardInterrupt:
+            with suppress(OSError):  # such as a closed output; the interruption is still raised
+                output.print_lines(until_started=True)
+                if output.run_id:
+                    stop(output.run_id)
+            process.terminate()
+            raise
+    if not output.run_id:
+        raise RunError(
+            f"flwr run started no run (exit status {process.returncode}); its message is above"
+        )
+    return output.run_id
+
+
+class _FlowerOutput:
+    """The output of ``flwr run``, and the id of the run once it is printed."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines = lines
+        self.run_id = ""
+
+    def print_lines(self, *, until_started: bool = False) -> None:
+        """Print the output, to its end or until the run has started."""
+        if until_started and self.run_id:
+            return
+        for line in self._lines:
+            print(line, end="", flush=True)
+            _, found, rest = line.partition("Successfully started run ")
+            if found:
+                self.run_id = rest.split()[0]
+                if until_started:
+                    return
+
+
+def _stop_run(command: list[str], run_id: str, output_dir: Path) -> None:
+    """Stop a run, and wait until its records are complete."""
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        print(
+            f"fedquorum: the Flower run {run_id} is still running, flwr stop failed: "
+            f"{(result.stderr or result.stdout).strip()}",
+            file=sys.stderr,
+        )
+        return
+    print(f"fedquorum: stopped the Flower run {run_id}", file=sys.stderr)
+    deadline = time.monotonic() + STOP_SECONDS
+    while (
+        read_manifest_or_empty(output_dir).get("status") == "running"
+        and time.monotonic() < deadline
+    ):
+        time.sleep(0.1)
+
+
+def _get_status(command: list[str]) -> tuple[str, str]:
+    with tempfile.TemporaryFile("w+") as errors:
+        result = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            check=False,
+        )
+    try:
+        runs: list[dict[str, Any]] = json.loads(result.stdout)["runs"]
+        return str(runs[0]["status"]), str(runs[0]["status-details"])
+    except (ValueError, KeyError, IndexError):
+        return "unknown", result.stdout.strip()

@@ -1,0 +1,1 @@
+"""Build, run and resume one job."""

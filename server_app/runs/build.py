@@ -1,0 +1,167 @@
+"""Build the parts of a run from its settings."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+from fedquorum import ComposedStrategy, NativeProtocol, Population, Robustness
+from fedquorum.client.availability.rates import ParticipationRates
+from fedquorum.errors import ParameterError, SettingsError
+from fedquorum.flower.codec import encode_arrays
+from fedquorum.records.settings import flatten_settings
+from fedquorum.rules.hooks import NO_HOOKS, Hooks
+from fedquorum.server.quorum import Quorum
+from flwr.app import ArrayRecord
+
+from client_app.data import FederatedData
+from client_app.data.held_out import select_held_out_clients
+from client_app.models import build_model_for
+from conf.schema.checks import check_rules
+from conf.schema.rules import (
+    find_setting,
+    format_parameter_error,
+    get_requirement_settings,
+    rules_from_settings,
+)
+from conf.schema.settings import Settings, get_evaluation_metric
+from server_app.runs.node_keys import read_node_keys
+from server_app.runs.privacy import build_mechanism
+from server_app.runs.requirements import load_run_requirements
+
+
+def build_population(settings: Settings, data: FederatedData) -> Population:
+    """Return all clients with their priority and weights in the settings.
+
+    Raises
+    ------
+    SettingsError
+        If the settings hold out too few or too many clients.
+    """
+    weights = settings.data.priority_weights or {}
+    priority = frozenset(data.priority) | frozenset(weights)
+    held_out = select_held_out_clients(settings.data, data.num_clients, priority, settings.seed)
+    clients = sorted({*range(data.num_clients)}.difference(held_out))
+    return Population(tuple(clients), priority.difference(held_out), weights, held_out=held_out)
+
+
+def build_hooks(settings: Settings, num_clients: int) -> Hooks:
+    """Return the hooks for the clients' requirements in the settings.
+
+    Raises
+    ------
+    RunError
+        If the settings name another run for the requirements, and they cannot be read from it.
+    SettingsError
+        If the requirements belong to other clients than the data has.
+    """
+    return load_run_requirements(
+        get_requirement_settings(settings),
+        flatten_settings(asdict(settings)),
+        num_clients,
+        None if settings.resume is None else Path(settings.resume).expanduser().absolute(),
+    )
+
+
+def build_strategy(
+    settings: Settings,
+    population: Population,
+    rates: ParticipationRates | None,
+    hooks: Hooks = NO_HOOKS,
+) -> ComposedStrategy:
+    """Build the strategy of the settings.
+
+    Parameters
+    ----------
+    settings : Settings
+        The run's settings.
+    population : Population
+        The result of ``build_population``.
+    rates : ParticipationRates, optional
+        How often each client participates; None unless a simulation knows it.
+    hooks : Hooks
+        The result of ``build_hooks``.
+
+    Raises
+    ------
+    SettingsError
+        If the strategy needs participation rates and ``rates`` is None, the settings contradict
+        each other, a custom rule cannot be imported from its path, the file of the nodes' keys
+        cannot be read, or the noise is not possible.
+    """
+    settings = _resolve_memory_folder(settings)
+    rules = rules_from_settings(settings, rates, population.clients, population.priority, hooks)
+    check_rules(settings, rules)
+    try:
+        return ComposedStrategy(
+            rules,
+            population=population,
+            communication=_build_protocol(
+                settings,
+                population,
+                evaluated_training=rules.trains_local_models or rules.hooks.report is not None,
+            ),
+        )
+    except ParameterError as error:
+        raise SettingsError(format_parameter_error(error, find_setting(error, settings))) from None
+
+
+def _build_protocol(
+    settings: Settings, population: Population, *, evaluated_training: bool
+) -> NativeProtocol:
+    engine = settings.engine
+    key_file = engine.node_keys
+    return NativeProtocol(
+        round_timeout=engine.round_timeout,
+        quorum=Quorum(engine.quorum, engine.quorum_clients, engine.grace_seconds),
+        virtual_clock=settings.response_time.name != "none",
+        startup_timeout=engine.startup_timeout,
+        startup_clients=engine.startup_clients,
+        partial_aggregation=engine.partial_aggregation,
+        reply_memory=engine.reply_memory,
+        evaluated_clients=settings.evaluation.clients,
+        evaluated_training=evaluated_training,
+        robustness=Robustness(settings.robustness.clip_norm, settings.robustness.max_weight),
+        privacy=build_mechanism(settings.privacy, len(population.clients)),
+        evaluate_every=settings.evaluation.every,
+        metric=get_evaluation_metric(settings),
+        last_round=settings.rounds,
+        clients_by_key=None
+        if key_file is None
+        else read_node_keys(key_file, len(population.hosted_clients)),
+    )
+
+
+def _resolve_memory_folder(settings: Settings) -> Settings:
+    """Create the folder of ``strategy.memory_dir``; return the settings with its absolute path."""
+    given = getattr(settings.strategy, "memory_dir", None)
+    if given is None:
+        return settings
+    folder = _ensure_writable(Path(given).expanduser().absolute())
+    strategy: Any = settings.strategy
+    return replace(settings, strategy=replace(strategy, memory_dir=str(folder)))
+
+
+def _ensure_writable(folder: Path) -> Path:
+    """Create a folder if it is missing, check that it is writable, and return it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise SettingsError(
+            f"strategy.memory_dir must be a folder that can be written, got {folder} "
+            f"({error.strerror})"
+        ) from None
+
+
+def build_initial_arrays(settings: Settings, data: FederatedData) -> ArrayRecord:
+    """Return the initial model as arrays, named as in its state_dict.
+
+    Raises
+    ------
+    SettingsError
+        If the model, the loss or the metric does not fit the data.
+    """
+    model = build_model_for(settings, data)
+    return encode_arrays({name: t.numpy() for name, t in model.state_dict().items()})

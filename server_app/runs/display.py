@@ -1,0 +1,388 @@
+"""Display a run: a live line on a terminal, plain lines elsewhere, and a table at the end."""
+
+import math
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median_low
+from types import TracebackType
+from typing import Any, Self
+
+from fedquorum.contrib import REPORTED_METRICS
+from fedquorum.records.round_record import OPTIONAL_GROUPS, TEST_GROUPS, RoundRecord
+from fedquorum.report.terminal import format_time_left
+from fedquorum.rules.metrics import get_metric
+from fedquorum.rules.rule import Goal
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column, Table
+from rich.text import Text
+
+PLAIN_SECONDS = 10.0
+NUMBERS_WIDTH = 80
+"""Width of the numbers in a live line: rounds, time left, loss, metric, updates."""
+
+MIN_BAR_WIDTH, MAX_BAR_WIDTH = 10, 40
+
+STATISTICS = (
+    ("average", "average over clients"),
+    ("worst", "worst client"),
+    ("best", "best client"),
+)
+FAIRNESS_STATISTICS = (
+    ("worst10", "worst 10 %"),
+    ("best10", "best 10 %"),
+    ("std", "standard deviation"),
+    ("gini", "Gini"),
+)
+FRACTION_STATISTICS = ("gini", *(key for numbers in REPORTED_METRICS for key in numbers.labels))
+PRIORITY_GOALS = (Goal.PRIORITY, Goal.AVERAGE)
+"""The goals of methods with priority clients, and of the average they are compared with."""
+
+
+@dataclass(frozen=True)
+class DisplaySpec:
+    """The facts of a run that determine which statistics to show.
+
+    Parameters
+    ----------
+    metric : str
+        The setting ``evaluation.metric``.
+    goal : Goal
+        The goal of the run's method.
+    num_clients : int
+        The number of clients, for the statistics of participation.
+    priority : frozenset of int
+        The ids of the priority clients, whose updates the final table counts separately.
+    """
+
+    metric: str
+    goal: Goal
+    num_clients: int = 0
+    priority: frozenset[int] = frozenset()
+
+    @property
+    def metric_name(self) -> str:
+        """The metric's display name, such as RMSE."""
+        return get_metric(self.metric).name
+
+    def select_groups(self, test: Mapping[str, Any]) -> Sequence[str]:
+        """Return the test groups to show: all clients, or both priority groups for their goals.
+
+        Held-out clients and the mean model come last.
+        """
+        evaluated = [group for group in TEST_GROUPS if test.get(group)]
+        optional = [group for group in OPTIONAL_GROUPS if test.get(group)]
+        if "non_priority" in evaluated and self.goal in PRIORITY_GOALS:
+            return evaluated + optional
+        return evaluated[-1:] + optional
+
+    @property
+    def statistics(self) -> Sequence[tuple[str, str]]:
+        """The statistics over clients to show, each with its name."""
+        return (*STATISTICS, *(FAIRNESS_STATISTICS if self.goal is Goal.FAIRNESS else ()))
+
+    def format_metric(self, name: str, value: float | None) -> str:
+        """Return the metric, or a statistic of it over clients, as text."""
+        if value is None or math.isnan(value):
+            return "-"
+        is_fraction = name in FRACTION_STATISTICS or get_metric(self.metric).is_fraction
+        return f"{value:.1%}" if is_fraction else f"{value:.4f}"
+
+
+class Display:
+    """Shows each round when it ends.
+
+    Parameters
+    ----------
+    console : Console
+        The output. A terminal gets a live line, other outputs a plain line every ten seconds.
+    rounds : int
+        Number of rounds of the run.
+    title : str
+        The method and its data.
+    spec : DisplaySpec
+        Determines which statistics to show.
+    """
+
+    def __init__(self, console: Console, rounds: int, title: str, spec: DisplaySpec) -> None:
+        self._console = console
+        self._spec = spec
+        self._rounds = rounds
+        self._progress = Progress(
+            *_build_live_columns(console.width, len(title)),
+            console=console,
+            disable=not can_show_live(console),
+        )
+        self._task = self._progress.add_task(title, total=rounds, state="")
+        self._title = title
+        self._last_line = -PLAIN_SECONDS
+        self._timing_start = 0.0
+        self._timed_rounds = -1  # rounds since then
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def show(self, record: RoundRecord) -> None:
+        """Show one round."""
+        state = format_round(vars(record), self._spec)
+        self._progress.update(self._task, completed=record.round, state=state)
+        now = time.monotonic()
+        self._timed_rounds += 1
+        if self._timed_rounds == 0:
+            self._timing_start = now  # the first round is not timed, because it also sets up caches
+        due = now - self._last_line >= PLAIN_SECONDS or record.round in (1, self._rounds)
+        if not can_show_live(self._console) and due:
+            self._last_line = now
+            # Only rounds of this process count: a resumed run has earlier ones.
+            fraction = self._timed_rounds / max(1, self._timed_rounds + self._rounds - record.round)
+            time_left = format_time_left(now - self._timing_start, fraction)
+            numbers = f"round {record.round}/{self._rounds}  {state}  {time_left}"
+            line = f"{self._title}  {numbers}".rstrip()
+            self._console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def can_show_live(console: Console) -> bool:
+    """Say whether a console can rewrite its last line; a file and TERM=dumb cannot."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+class TruncatedColumn(ProgressColumn):
+    """A text column that is truncated, never wrapped, so that the other columns fit.
+
+    Parameters
+    ----------
+    text : str
+        A format string with the field ``task``, such as ``"{task.description}"``.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(Column(no_wrap=False))  # rich narrows only columns that may wrap
+        self._text = text
+
+    def render(self, task: Task) -> Text:
+        """Return the text, truncated to one line."""
+        return Text(self._text.format(task=task), no_wrap=True, overflow="ellipsis")
+
+
+def _build_live_columns(width: int, title: int) -> Iterator[ProgressColumn]:
+    """Yield the columns of a live line; on a narrow terminal only the numbers."""
+    available = width - NUMBERS_WIDTH
+    if available > title:
+        yield TextColumn("{task.description}", table_column=Column(no_wrap=True))
+    bar_width = available - title - 2
+    if bar_width >= MIN_BAR_WIDTH:
+        yield BarColumn(min(bar_width, MAX_BAR_WIDTH), table_column=Column(no_wrap=True))
+    yield MofNCompleteColumn(table_column=Column(no_wrap=True))
+    yield TimeRemainingColumn(table_column=Column(no_wrap=True))
+    yield TruncatedColumn("{task.fields[state]}")
+
+
+def format_round(record: Mapping[str, Any], spec: DisplaySpec) -> str:
+    """Summarize one round in one line.
+
+    ``record`` has the fields of ``RoundRecord``. The test metric is the first number of the final
+    table.
+    """
+    loss, test = record["global_loss"], record["test"]
+    words = [] if loss is None or math.isnan(loss) else [f"loss {loss:.4f}"]
+    words += [
+        f"test {spec.metric_name} {spec.format_metric(spec.metric, test[group].get(spec.metric))}"
+        for group in spec.select_groups(test or {})[:1]
+    ]
+    words.append(f"admitted {record['admitted']} of {record['selected']} selected")
+    return "  ".join(words)
+
+
+@dataclass(frozen=True)
+class RunTotals:
+    """The running totals of a run's rounds, whose size does not grow with the rounds.
+
+    Parameters
+    ----------
+    rounds, empty_rounds : int
+        Number of rounds, and number of rounds without an admitted update.
+    admitted, transferred_bytes : int
+        Updates admitted and bytes sent both ways, in all rounds.
+    seconds : float
+        Duration of all rounds.
+    theta_sum, rounds_with_theta : float, int
+        The sum of theta, and the number of rounds with a theta.
+    state_bytes : int
+        The server's state beside the model, after the last round.
+    loss : float or None
+        The last F(w) that was evaluated.
+    test : mapping or None
+        The last evaluation on the test split.
+    weight_error : float or None
+        The last error of the estimated participation weights.
+    """
+
+    rounds: int = 0
+    empty_rounds: int = 0
+    admitted: int = 0
+    transferred_bytes: int = 0
+    seconds: float = 0.0
+    theta_sum: float = 0.0
+    rounds_with_theta: int = 0
+    state_bytes: int = 0
+    loss: float | None = None
+    test: Mapping[str, Mapping[str, float] | None] | None = None
+    weight_error: float | None = None
+
+    def add_round(self, record: RoundRecord) -> Self:
+        """Return the totals with one more round."""
+        return replace(
+            self,
+            rounds=self.rounds + 1,
+            empty_rounds=self.empty_rounds + (record.admitted == 0),
+            admitted=self.admitted + record.admitted,
+            transferred_bytes=self.transferred_bytes + record.bytes_down + record.bytes_up,
+            seconds=self.seconds + record.duration_seconds,
+            theta_sum=self.theta_sum + (record.theta or 0.0),
+            rounds_with_theta=self.rounds_with_theta + (record.theta is not None),
+            state_bytes=record.state_bytes,
+            loss=self.loss if math.isnan(record.global_loss) else record.global_loss,
+            test=record.test or self.test,
+            weight_error=self.weight_error if record.weight_error is None else record.weight_error,
+        )
+
+
+def build_final_table(
+    totals: RunTotals,
+    title: str,
+    spec: DisplaySpec,
+    privacy: Mapping[str, Any] | None = None,
+    admission_counts: Mapping[int, int] | None = None,
+) -> Table:
+    """Return the results of a run as a table, with the statistics of its method's goal.
+
+    Parameters
+    ----------
+    totals : RunTotals
+        The totals of all rounds.
+    title : str
+        The method and its data.
+    spec : DisplaySpec
+        Determines which statistics to show.
+    privacy : mapping, optional
+        The manifest's entry for differential privacy; empty without it.
+    admission_counts : mapping of int to int, optional
+        Number of rounds that admitted each client's update; clients without any are left out.
+    """
+    groups = spec.select_groups(totals.test or {}) or ("all",)
+    table = Table(title=title, show_header=True, title_justify="left")
+    table.add_column("")
+    for group in groups:
+        table.add_column(group.replace("_", "-"), justify="right")
+    if totals.test:
+        tested = [totals.test[group] or {} for group in groups]
+        by_data = (spec.metric, f"test {spec.metric_name}, by data")
+        for key, name in (by_data, *((key, f"  {name}") for key, name in spec.statistics)):
+            table.add_row(name, *(spec.format_metric(key, values.get(key)) for values in tested))
+        for key, name in _list_report_statistics(tested):
+            table.add_row(name, *(spec.format_metric(key, values.get(key)) for values in tested))
+    table.add_section()
+    if totals.loss is not None:
+        table.add_row("training loss F(w), last measured", f"{totals.loss:.4f}")
+    table.add_row(
+        "updates admitted per round",
+        *_format_admitted(totals, spec, groups, admission_counts or {}),
+    )
+    for name, text in _list_run_statistics(totals, spec, privacy or {}, admission_counts or {}):
+        table.add_row(name, *("",) * (len(groups) - 1), text)  # of no group: in the last column
+    return table
+
+
+def _list_report_statistics(tested: Sequence[Mapping[str, float]]) -> Iterator[tuple[str, str]]:
+    """Yield the metrics that the rules' reports added to a round, each with its label."""
+    for numbers in REPORTED_METRICS:
+        if any(key in values for key in numbers.labels for values in tested):
+            first, *others = numbers.labels.items()
+            yield first
+            yield from ((key, f"  {label}") for key, label in others)
+
+
+def _format_admitted(
+    totals: RunTotals, spec: DisplaySpec, groups: Sequence[str], admission_counts: Mapping[int, int]
+) -> Iterator[str]:
+    """Yield the mean number of updates admitted per round, for each group."""
+    priority_updates = sum(rounds for k, rounds in admission_counts.items() if k in spec.priority)
+    updates = {
+        "priority": priority_updates,
+        "non_priority": sum(admission_counts.values()) - priority_updates,
+        "all": totals.admitted,
+    }
+    counted_groups = updates if spec.priority and admission_counts else ("all",)
+    for group in groups:
+        yield f"{updates[group] / totals.rounds:.1f}" if group in counted_groups else ""
+
+
+def format_final_message(directory: Path) -> str:
+    """Return the folder of a run's results, and the two commands that show more of them."""
+    return f"Results in {directory}\n{format_next_commands(directory)}"
+
+
+def format_next_commands(directory: Path) -> str:
+    """Return the two commands that show more of the runs in a folder."""
+    quoted = shlex.quote(str(directory))
+    return (
+        f"  figures and tables    fedquorum report {quoted}\n"
+        f"  replay all decisions  fedquorum audit {quoted}"
+    )
+
+
+def _list_run_statistics(
+    totals: RunTotals,
+    spec: DisplaySpec,
+    privacy: Mapping[str, Any],
+    admission_counts: Mapping[int, int],
+) -> Iterator[tuple[str, str]]:
+    """Yield the statistics of the whole run, each with its name."""
+    if spec.goal is Goal.PARTICIPATION:
+        yield from _list_participation(totals, spec.num_clients, admission_counts)
+    if spec.goal is Goal.PRIORITY and totals.rounds_with_theta:
+        yield "theta_T, mean of 1 / (1 + A)", f"{totals.theta_sum / totals.rounds_with_theta:.3f}"
+    if totals.state_bytes:
+        yield "server state beside the model", decimal(totals.state_bytes)
+    if totals.empty_rounds:
+        yield "rounds without any update", str(totals.empty_rounds)
+    if privacy:
+        yield f"epsilon for delta {privacy['delta']:.3g}", f"{float(privacy['epsilon']):.4g}"
+        yield "private releases", str(privacy["releases"])
+    yield "rounds", str(totals.rounds)
+    yield "seconds per round", f"{totals.seconds / totals.rounds:.3f}"
+    yield "data sent, both ways", decimal(totals.transferred_bytes)
+
+
+def _list_participation(
+    totals: RunTotals, num_clients: int, admission_counts: Mapping[int, int]
+) -> Iterator[tuple[str, str]]:
+    """Yield the statistics of the clients' participation, each with its name."""
+    counts = sorted((*admission_counts.values(), *(0,) * (num_clients - len(admission_counts))))
+    yield "clients whose updates counted", f"{len(admission_counts)} of {num_clients}"
+    yield "  rounds of the rarest client", f"{counts[0]} of {totals.rounds}"
+    yield "  rounds of the median client", f"{median_low(counts)} of {totals.rounds}"
+    yield "  rounds of the most frequent client", f"{counts[-1]} of {totals.rounds}"
+    if totals.weight_error is not None:
+        yield "error of the participation weights, last", f"{totals.weight_error:.4f}"

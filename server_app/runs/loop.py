@@ -1,0 +1,353 @@
+"""The app's run loop; ``fedquorum.records.runner`` has the steps of a run."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial, reduce
+from pathlib import Path
+from typing import Any
+
+from fedquorum import ComposedStrategy, WaitingGrid
+from fedquorum.errors import SettingsError
+from fedquorum.flower.codec import decode_arrays, encode_arrays
+from fedquorum.records.checkpoint import Checkpoint, CheckpointStore
+from fedquorum.records.round_record import build_round_record
+from fedquorum.records.run_dir import can_start_run, create_run_directory
+from fedquorum.records.runner import Runner, resume_strategy
+from fedquorum.records.settings import flatten_settings
+from fedquorum.records.writer import MEAN_MODEL, RunWriter
+from fedquorum.registry import get_goal
+from fedquorum.report.names import method_title
+from fedquorum.rules.decisions import ClientEvaluation
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp import Grid
+from rich.console import Console
+
+from client_app.data import FederatedData, load_data
+from client_app.data.summary import DataSummary
+from client_app.training.numerics import NumericsInfo
+from conf import ComposedConfig, Settings
+from conf.schema.rules import rules_from_settings
+from conf.schema.settings import get_evaluation_metric
+from server_app.engines.in_process import InProcessGrid, SimulationGrid
+from server_app.runs.build import (
+    build_hooks,
+    build_initial_arrays,
+    build_population,
+    build_strategy,
+)
+from server_app.runs.counted_rates import compute_counted_rates
+from server_app.runs.display import (
+    Display,
+    DisplaySpec,
+    RunTotals,
+    build_final_table,
+    format_final_message,
+)
+from server_app.runs.numerics import build_manifest_entry, check_numerics, detect_numerics
+from server_app.runs.privacy import PrivacySpent, check_private_model, compute_privacy_spent
+from server_app.runs.recording import create_run_writer, drop_resume_settings
+from server_app.runs.resume import check_resumable, read_resumed_manifest
+
+_Evaluations = tuple[ClientEvaluation, ...]
+
+
+def run_rounds(
+    grid: Grid,
+    composed: ComposedConfig,
+    output_dir: str,
+    *,
+    engine: str,
+    at_exit: Callable[[Callable[[], None]], object] | None = None,
+) -> Path:
+    """Run all rounds and return the directory with the records.
+
+    Errors in the settings or the data are raised before the directory is created. However the run
+    ends, the records hold its complete rounds and the last model. With ``resume`` in the settings,
+    they continue the records of the resumed run.
+
+    Parameters
+    ----------
+    grid : Grid
+        The connection to the clients' nodes.
+    composed : ComposedConfig
+        The run's settings.
+    output_dir : str
+        The run's directory; if empty, ``outputs/<experiment>/<time>`` below the working directory.
+    engine : str
+        ``in-process``, ``ray`` or ``flower``, for the records.
+    at_exit : callable, optional
+        Registers a function to call if another thread ends the process before the run ends.
+    """
+    settings = composed.settings
+    # Custom rules are imported before the data is read, because their errors do not depend on it.
+    rules = rules_from_settings(settings)
+    data = load_data(settings.data, settings.seed)
+    population = build_population(settings, data)
+    rates = compute_counted_rates(settings, rules, population, data)
+    hooks = build_hooks(settings, data.num_clients)
+    strategy = build_strategy(settings, population, rates, hooks)
+    arrays = build_initial_arrays(settings, data)
+    check_private_model(settings.privacy, decode_arrays(arrays))
+    context = _LoopContext(strategy.build_waiting_grid(grid), strategy, settings)
+    console = Console(force_jupyter=False)  # prints to sys.stdout, which others can redirect
+    title = f"{method_title(settings.strategy.name)} on {settings.data.name}"
+    spec = _build_display_spec(settings, strategy)
+    numerics = _get_numerics(composed, data, grid)
+    directory, start = _start_or_resume(composed, output_dir, numerics, console)
+    if start is not None and start.server_round > 0:
+        arrays = _resume_run(context, start, arrays)
+    spent = _compute_privacy_spent(directory, start, settings, len(population.clients))
+    summary = _print_data_summary(data, settings.data.name, console)
+    with create_run_writer(
+        directory,
+        composed,
+        strategy.rules,
+        engine=engine,
+        arithmetic=_build_numerics_entry(directory, start, numerics),
+        data=summary.to_dict(),
+        resumed=start,
+    ) as records:
+        if at_exit is not None:
+            at_exit(records.mark_interrupted)
+        console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
+        ledger = _PrivacyLedger(records, spent)
+        context = replace(context, release=ledger.count_release)
+        to_run = _compute_round_range(settings, start)
+        runner = _build_runner(records, context, to_run)
+        try:
+            if to_run.start == 1:
+                records.save_population(population, rates, columns=strategy.rules.hooks.columns)
+            totals = reduce(
+                RunTotals.add_round, runner.start(partial(decode_arrays, arrays)), RunTotals()
+            )
+            with Display(console, settings.rounds, title, spec) as display:
+                runner.on_round_end.append(display.show)
+                for server_round in to_run:
+                    runner.open_round()
+                    initial, arrays, mean_evaluations = _run_round(context, arrays, server_round)
+                    record = runner.close_round(
+                        partial(decode_arrays, arrays),
+                        initial,
+                        rates=None if rates is None else rates.get_rates(server_round - 1),
+                        mean_model=mean_evaluations,
+                    )
+                    totals = totals.add_round(record)
+        finally:
+            _save_models(records, strategy, arrays)
+        _stop_early(records, settings, to_run, console)
+    console.print(build_final_table(totals, title, spec, ledger.facts, records.admission_counts))
+    console.print(
+        format_final_message(records.directory), soft_wrap=True, markup=False, highlight=False
+    )
+    return records.directory
+
+
+def _compute_round_range(settings: Settings, start: Checkpoint | None) -> range:
+    first = 1 if start is None else start.server_round + 1
+    return range(
+        first, min(settings.rounds, settings.engine.stop_after_round or settings.rounds) + 1
+    )
+
+
+def _stop_early(records: RunWriter, settings: Settings, to_run: range, console: Console) -> None:
+    """Mark the run as interrupted if the settings stop it before its last round."""
+    last = to_run.stop - 1
+    if last < settings.rounds:
+        records.mark_interrupted()
+        line = f"Stopped after round {last} of {settings.rounds} (engine.stop_after_round={last})"
+        console.print(line, highlight=False)
+
+
+def _save_models(records: RunWriter, strategy: ComposedStrategy, arrays: ArrayRecord) -> None:
+    """Write the last model, and the mean start model if the strategy has one."""
+    records.save_model(decode_arrays(arrays))
+    if (mean := strategy.compute_mean_start_model(arrays)) is not None:
+        records.save_model(decode_arrays(mean), MEAN_MODEL)
+
+
+def _print_data_summary(data: FederatedData, name: str, console: Console) -> DataSummary:
+    """Print how the data was interpreted, and return that summary."""
+    summary = data.summary
+    for line in summary.format_lines(name):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    return summary
+
+
+def _get_numerics(composed: ComposedConfig, data: FederatedData, grid: Grid) -> NumericsInfo:
+    device = grid.device if isinstance(grid, SimulationGrid) else None
+    in_process = isinstance(grid, InProcessGrid)
+    return detect_numerics(composed, data, in_process=in_process, device=device)
+
+
+def _build_display_spec(settings: Settings, strategy: ComposedStrategy) -> DisplaySpec:
+    """Return which statistics to display for this run."""
+    goal = get_goal(settings.strategy.name, strategy.rules)
+    clients, priority = strategy.population.clients, strategy.population.priority
+    return DisplaySpec(get_evaluation_metric(settings), goal, len(clients), frozenset(priority))
+
+
+def _build_numerics_entry(
+    directory: Path, start: Checkpoint | None, numerics: NumericsInfo
+) -> dict[str, Any]:
+    """Return the manifest's entry for the run's arithmetic."""
+    is_resumed = start is not None and start.server_round > 0
+    return build_manifest_entry(numerics, read_resumed_manifest(directory) if is_resumed else None)
+
+
+def _start_or_resume(
+    composed: ComposedConfig, output_dir: str, numerics: NumericsInfo, console: Console
+) -> tuple[Path, Checkpoint | None]:
+    """Return the run's directory, and the checkpoint to resume from; None for a new run."""
+    resume = composed.settings.resume
+    if resume is None:
+        if output_dir:
+            return Path(output_dir), None
+        return create_run_directory(Path("outputs"), composed.experiment), None
+    directory = Path(resume).expanduser().absolute()
+    if output_dir and Path(output_dir).absolute() != directory:
+        raise SettingsError(
+            f"output-dir must be empty or the folder in resume ({directory}), got {output_dir}"
+        )
+    if can_start_run(directory):
+        line = f"Nothing was done yet in {directory}: the run starts"
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+        return directory, None
+    manifest = read_resumed_manifest(directory)
+    checkpoints = CheckpointStore(directory)
+    found = checkpoints.find_newest()
+    for problem in found.problems:
+        console.print(f"Not used: {problem}", soft_wrap=True, markup=False, highlight=False)
+    start = found.checkpoint
+    if start is None:
+        start = checkpoints.build_initial()
+    else:
+        check_resumable(start, composed.settings)
+        if start.server_round > 0:
+            allowed = composed.settings.engine.on_numerics_change
+            check_numerics(directory, manifest, numerics, allowed)
+    line = f"Continuing after round {start.server_round} of the run in {directory}"
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
+    return directory, start
+
+
+@dataclass(frozen=True)
+class _LoopContext:
+    """The objects that every round of a run uses.
+
+    ``release`` is called once for every new model, before the model is sent to a client.
+    """
+
+    grid: WaitingGrid
+    strategy: ComposedStrategy
+    settings: Settings
+    release: Callable[[], None] = lambda: None
+
+
+def _resume_run(context: _LoopContext, start: Checkpoint, initial: ArrayRecord) -> ArrayRecord:
+    """Restore the states of strategy and nodes, and return the model."""
+    resume_strategy(context.strategy, start, decode_arrays(initial))
+    grid, stores_models = context.grid.inner, context.strategy.rules.trains_local_models
+    if isinstance(grid, SimulationGrid) and start.nodes:
+        # Nodes also store the states of availability. These follow from the seed, so another
+        # number of nodes can recompute them.
+        if stores_models or len(start.nodes) == grid.num_nodes:
+            grid.restore_node_states(start.nodes)
+    elif stores_models:
+        raise SettingsError(
+            "engine must be in-process or ray, before and now, to resume a run with "
+            f"strategy={context.settings.strategy.name}: elsewhere the clients' models are lost "
+            "with the run"
+        )
+    return encode_arrays(start.model)
+
+
+def _compute_privacy_spent(
+    directory: Path, start: Checkpoint | None, settings: Settings, num_clients: int
+) -> PrivacySpent | None:
+    """Return the privacy cost of the run so far; None if the run is not private."""
+    manifest = {} if start is None else read_resumed_manifest(directory)
+    rounds = 0 if start is None else start.server_round
+    return compute_privacy_spent(settings.privacy, num_clients, manifest, rounds=rounds)
+
+
+class _PrivacyLedger:
+    """Counts a run's private models in its manifest, each before it is sent to a client."""
+
+    def __init__(self, records: RunWriter, spent: PrivacySpent | None) -> None:
+        self._records = records
+        self._spent = spent
+        self._write()
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The manifest's entry; empty if the run is not private."""
+        return {} if self._spent is None else self._spent.to_dict()
+
+    def count_release(self) -> None:
+        """Count one more released model."""
+        if self._spent is not None:
+            self._spent = self._spent.add_release()
+            self._write()
+
+    def _write(self) -> None:
+        if self._spent is not None:
+            self._records.set_privacy(self.facts)
+
+
+def _build_runner(records: RunWriter, context: _LoopContext, to_run: range) -> Runner:
+    """Return the runner of the rounds, with the settings' interval between checkpoints."""
+    settings, strategy, grid = context.settings, context.strategy, context.grid.inner
+    record = partial(
+        build_round_record,
+        metric=get_evaluation_metric(settings),
+        all_evaluated=settings.evaluation.clients == "all",
+        hooks=strategy.rules.hooks,
+    )
+    return Runner(
+        records,
+        strategy,
+        record,
+        flatten_settings(asdict(drop_resume_settings(settings))),
+        start_after_round=to_run.start - 1,
+        last_round=to_run.stop - 1,
+        get_state=strategy.get_state,
+        get_node_states=grid.get_node_states if isinstance(grid, SimulationGrid) else dict,
+        checkpoint_every=settings.engine.checkpoint_every,
+    )
+
+
+def _run_round(
+    context: _LoopContext, arrays: ArrayRecord, server_round: int
+) -> tuple[_Evaluations, ArrayRecord, _Evaluations]:
+    """Train, aggregate and evaluate once.
+
+    Returns
+    -------
+    tuple
+        The evaluations of the initial model, empty unless the round needs F(w_0); the new model;
+        the evaluations of the mean start model, empty if the strategy has none.
+    """
+    grid, strategy = context.grid, context.strategy
+    initial = strategy.evaluate_initial(arrays, grid)
+    messages = strategy.configure_train(server_round, arrays, ConfigRecord(), grid)
+    timeout = strategy.communication.reply_timeout
+    replies = grid.send_and_receive(messages, timeout=timeout)
+    aggregated, _ = strategy.aggregate_train(server_round, replies)
+    context.release()
+    if aggregated is not None:
+        arrays = aggregated
+    due = strategy.communication.is_test_round(server_round)
+    mean = strategy.compute_mean_start_model(arrays) if due else None
+    mean_evaluations = () if mean is None else _evaluate(context, mean, server_round)
+    # Last, because its objective is broadcast in the next round.
+    _evaluate(context, arrays, server_round)
+    return initial, arrays, mean_evaluations
+
+
+def _evaluate(context: _LoopContext, arrays: ArrayRecord, server_round: int) -> _Evaluations:
+    """Return the clients' evaluations of a model after a round, empty if none is due."""
+    strategy, grid = context.strategy, context.grid
+    messages = strategy.configure_evaluate(server_round, arrays, ConfigRecord(), grid)
+    timeout = strategy.communication.reply_timeout
+    strategy.aggregate_evaluate(server_round, grid.send_and_receive(messages, timeout=timeout))
+    return strategy.step_result.evaluations

@@ -1,0 +1,99 @@
+"""Write the records of the app's runs with the library's ``RunWriter``."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedquorum.records.checkpoint import Checkpoint
+from fedquorum.records.provenance import RunInfo, find_commit, get_versions
+from fedquorum.records.writer import RunWriter
+from fedquorum.rules.composition import RuleSet
+
+from conf import ComposedConfig, Settings
+from server_app.provenance import CODE_PATHS, PACKAGES, SOURCE_ROOT
+from server_app.runs.trackers import build_callbacks
+
+RESUME_PREFIXES = (
+    "resume=",
+    "engine.on_numerics_change=",
+    "engine.trust_code=",
+    "engine.stop_after_round=",
+)
+"""Prefixes of the overrides that hold for one resumption only, and are not recorded."""
+
+
+def create_run_writer(
+    directory: Path,
+    composed: ComposedConfig,
+    rules: RuleSet,
+    *,
+    engine: str,
+    arithmetic: Mapping[str, Any] | None = None,
+    data: Mapping[str, Any] | None = None,
+    resumed: Checkpoint | None = None,
+) -> RunWriter:
+    """Create the writer of a run's records, a context manager.
+
+    Parameters
+    ----------
+    directory : Path
+        The run's directory; see ``RunWriter``.
+    composed : ComposedConfig
+        The run's settings.
+    rules : RuleSet
+        The strategy's rules, for the bound on their regret.
+    engine : str
+        ``in-process``, ``ray`` or ``flower``, for the manifest.
+    arithmetic : mapping, optional
+        The manifest's entry for the clients' arithmetic; see ``server_app.runs.numerics``.
+    data : mapping, optional
+        The manifest's entry for the data; see ``client_app.data.summary``.
+    resumed : Checkpoint, optional
+        The checkpoint from which the run in ``directory`` resumes.
+
+    Raises
+    ------
+    RunError
+        As ``RunWriter``.
+    SettingsError
+        If the tracker is not installed.
+    """
+    return RunWriter(
+        directory,
+        _build_run_info(composed, engine, arithmetic or {}, data or {}),
+        replace(composed, settings=drop_resume_settings(composed.settings)).to_yaml(),
+        observers=build_callbacks(composed),
+        regret_bound=rules.compute_regret_bound,
+        resumed=resumed,
+    )
+
+
+def drop_resume_settings(settings: Settings) -> Settings:
+    """Reset the settings that hold for one resumption only."""
+    engine = replace(
+        settings.engine, on_numerics_change="same", trust_code=False, stop_after_round=None
+    )
+    return replace(settings, resume=None, engine=engine)
+
+
+def _build_run_info(
+    composed: ComposedConfig, engine: str, arithmetic: Mapping[str, Any], data: Mapping[str, Any]
+) -> RunInfo:
+    settings = composed.settings
+    return RunInfo(
+        experiment=composed.experiment,
+        overrides=tuple(
+            item for item in composed.overrides if not item.startswith(RESUME_PREFIXES)
+        ),
+        strategy=settings.strategy.name,
+        seed=settings.seed,
+        engine=engine,
+        device=settings.client.device,
+        rounds=settings.rounds,
+        source=str(SOURCE_ROOT),
+        commit=find_commit(SOURCE_ROOT, CODE_PATHS),
+        packages=get_versions(PACKAGES),
+        arithmetic=arithmetic,
+        data=data,
+    )

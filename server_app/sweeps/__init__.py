@@ -1,0 +1,1 @@
+"""Run the jobs of a sweep."""

@@ -1,0 +1,375 @@
+"""Define the protocol between a strategy and its nodes: the messages and the timeouts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from logging import WARNING
+from typing import ClassVar
+
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from ..errors import ParameterError
+from ..rng import make_generator
+from ..rules.composition import RuleSet
+from ..rules.decisions import RoundReport
+from ..rules.parameters import (
+    EVALUATED_CLIENTS,
+    FAIRNESS_METRIC,
+    FRACTION,
+    NON_NEGATIVE_INT,
+    POSITIVE,
+    POSITIVE_INT,
+)
+from ..rules.robustness import Robustness
+from ..rules.rounding import round_down_in_binary
+from ..rules.rule import check_parameters, parameter
+from ..rules.types import Population
+from ..server.privacy import GaussianMechanism
+from ..server.quorum import Quorum
+from .codec import (
+    EvaluateRequest,
+    EvaluateResult,
+    NamedArrays,
+    ProtocolMismatchError,
+    TrainRequest,
+    TrainResult,
+    decode_evaluate_reply,
+    decode_train_reply,
+    encode_evaluate_request,
+    encode_train_request,
+    has_protocol_version,
+)
+from .nodes import SET_STANDARD, ClientsByKey, NodeRegistry
+from .validation import Limits, compute_max_reply_bytes
+
+WALL_CLOCK_TIMEOUT = 3600.0  # seconds, if ``round_timeout`` counts simulated seconds
+
+
+@dataclass(frozen=True)
+class NativeProtocol:
+    """Communicate with nodes that follow this project's protocol.
+
+    Parameters
+    ----------
+    round_timeout : float
+        Seconds to wait for replies to messages that the strategy sends itself (the first
+        objective). ``Strategy.start`` and the run loop use the same value for the rounds.
+    startup_timeout : float
+        Seconds to wait for the clients to connect before round 1.
+    startup_clients : int, optional
+        Number of clients that must be connected before round 1 starts; by default all. A client
+        that connects later takes part from then on.
+    partial_aggregation : bool
+        Whether a node of several clients may return the weighted sum of their updates instead
+        of all models, in rounds whose weights are known before training. The global model has the
+        same bits either way.
+    evaluated_clients : {"all", "priority"}
+        The clients whose test splits are evaluated. With ``priority``, a non-priority client
+        reports nothing about itself unless it trains.
+    evaluated_training : bool
+        Whether all evaluated clients also evaluate their training splits for the records. Otherwise
+        only the priority clients do, for the objective.
+    evaluate_every : int
+        Evaluate the test splits every ``evaluate_every`` rounds, and after ``last_round``.
+    last_round : int, optional
+    metric : str
+        The metric that clients report beside loss and accuracy, one of
+        ``fedquorum.rules.metrics.METRICS``.
+    robustness : Robustness
+        Bounds on the influence of one client; by default only validation limits it.
+    privacy : GaussianMechanism, optional
+        The mechanism that makes the models differentially private; by default there is none.
+    clients_by_key : mapping of str to frozenset of int, optional
+        The clients of each node's public key, by the key's fingerprint. By default the server
+        trusts each node about the clients that it hosts. See ``NodeRegistry``.
+    quorum : Quorum
+        The number of replies that closes a round; by default all.
+    virtual_clock : bool
+        Whether clients report simulated response times (``ResponseTimeMod``). The quorum and
+        ``round_timeout`` then count these simulated seconds, but the server still waits for all
+        replies. Evaluations take no simulated time.
+    reply_memory : int, optional
+        Bytes of replies to keep in memory if the weights of a round need all replies at once; the
+        rest goes to files. By default half of the machine's memory.
+
+    Raises
+    ------
+    ParameterError
+        For a value outside its range.
+    """
+
+    round_timeout: float = parameter(3600.0, POSITIVE)
+    startup_timeout: float = parameter(300.0, POSITIVE)
+    startup_clients: int | None = parameter(None, POSITIVE_INT)
+    evaluated_clients: str = parameter("all", EVALUATED_CLIENTS)
+    evaluated_training: bool = False
+    partial_aggregation: bool = True
+    evaluate_every: int = parameter(1, POSITIVE_INT)
+    last_round: int | None = parameter(None, POSITIVE_INT)
+    metric: str = parameter("accuracy", FAIRNESS_METRIC)
+    robustness: Robustness = field(default_factory=Robustness)
+    privacy: GaussianMechanism | None = None
+    clients_by_key: ClientsByKey | None = None
+    quorum: Quorum = field(default_factory=Quorum)
+    virtual_clock: bool = False
+    reply_memory: int | None = parameter(None, NON_NEGATIVE_INT)
+
+    def __post_init__(self) -> None:
+        check_parameters(self)
+        if self.privacy is not None and (self.is_dynamic or not self.is_native):
+            raise ParameterError(
+                "privacy",
+                f"None with {type(self).__name__}",
+                self.privacy,
+                "how much one client counts must be known before the run",
+            )
+
+    # ``StandardProtocol`` overrides the rest, for ClientApps written for Flower's strategies.
+
+    is_native: ClassVar[bool] = True
+
+    def check_rules(self, rules: RuleSet) -> None:
+        """Raise ParameterError for rules that such clients cannot serve."""
+        if self.privacy is not None and rules.dp_unsupported_reason:
+            raise ParameterError("privacy", "None", self.privacy, rules.dp_unsupported_reason)
+
+    def build_node_registry(self, population: Population, rules: RuleSet) -> NodeRegistry:
+        """Return the registry that finds out which node hosts which client."""
+        return NodeRegistry(
+            population.hosted_clients, self.clients_by_key, held_out=population.held_out
+        )
+
+    def wait_for_clients(
+        self, registry: NodeRegistry, grid: Grid, *, first: bool, evaluating: bool = False
+    ) -> None:
+        """Note which clients are connected; before the first round, wait for them."""
+        if first:
+            registry.wait(grid, self.startup_timeout, self.startup_clients)
+            return
+        for problem in registry.refresh(grid):
+            log(WARNING, "A node cannot take part: %s", problem)
+
+    def check_client_ids(self, grid: Grid, population: Population) -> None:
+        """Refuse a grid that cannot identify the node of each client."""
+
+    @property
+    def closes_early(self) -> bool:
+        """Whether a quorum may end a wait before all nodes have replied."""
+        return not (self.quorum.waits_for_all or self.virtual_clock)
+
+    @property
+    def reply_timeout(self) -> float:
+        """Seconds to wait for replies, by the wall clock."""
+        return WALL_CLOCK_TIMEOUT if self.virtual_clock else self.round_timeout
+
+    @property
+    def needs_full_replies(self) -> bool:
+        """Whether the metrics of training need whole replies."""
+        return False
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the population consists of the connected clients."""
+        return False
+
+    def get_available_clients(self, registry: NodeRegistry) -> frozenset[int] | None:
+        """Return the clients to sample from; None for all, connected or not."""
+        return None
+
+    def build_train_content(self, arrays: ArrayRecord, request: TrainRequest) -> RecordDict:
+        """Return the content of a train message."""
+        return encode_train_request(arrays, request)
+
+    def build_evaluate_content(self, arrays: ArrayRecord, request: EvaluateRequest) -> RecordDict:
+        """Return the content of an evaluate message."""
+        return encode_evaluate_request(arrays, request)
+
+    def is_test_round(self, server_round: int) -> bool:
+        """Say whether the test splits are evaluated after a round."""
+        return server_round % self.evaluate_every == 0 or server_round == self.last_round
+
+    def select_test_clients(
+        self, population: Population, registry: NodeRegistry, server_round: int
+    ) -> tuple[int, ...]:
+        """Return the clients whose test splits are evaluated after a round."""
+        if not self.is_test_round(server_round):
+            return ()
+        evaluates_all = self.evaluated_clients == "all"
+        clients = population.clients if evaluates_all else population.priority_clients
+        return tuple(sorted((*clients, *population.held_out))) if population.held_out else clients
+
+    def select_objective_clients(
+        self, population: Population, test_clients: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """Return the clients that also evaluate their training splits."""
+        return population.priority_clients
+
+    def build_limits(self, rules: RuleSet) -> Limits:
+        """Return the allowed ranges of the numbers in a train reply."""
+        return Limits(needs_loss=rules.needs_losses)
+
+    def get_max_reply_bytes(self, num_clients: int, model: NamedArrays | None) -> int:
+        """Return the largest size in bytes of a reply for ``num_clients``, with models if given."""
+        return compute_max_reply_bytes(num_clients, model)
+
+    def read_train_reply(self, content: RecordDict, limits: Limits) -> list[TrainResult]:
+        """Return the results in a reply to a train message."""
+        return decode_train_reply(content)
+
+    def read_evaluate_reply(self, content: RecordDict) -> list[EvaluateResult]:
+        """Return the results in a reply to an evaluate message."""
+        return decode_evaluate_reply(content)
+
+    def aggregate_train_metrics(
+        self, report: RoundReport, contents: Sequence[RecordDict]
+    ) -> MetricRecord | None:
+        """Return the metrics of a round's training, over the usable replies."""
+        return None if report.is_empty else MetricRecord({"admitted": report.num_admitted})
+
+    def aggregate_evaluate_metrics(self, contents: Sequence[RecordDict]) -> MetricRecord | None:
+        """Return the metrics of an evaluation beside the objective."""
+        return None
+
+    def find_loss_key(self, content: RecordDict) -> str | None:
+        """Return the key of the loss in a reply, None if the protocol has only one."""
+        return None
+
+    @property
+    def loss_keys(self) -> tuple[str, ...]:
+        """The possible keys of the loss in a reply; empty if the protocol has only one."""
+        return ()
+
+    @property
+    def other_protocol_hint(self) -> str:
+        """The form of replies in the other protocol, and the setting that reads them."""
+        return ""
+
+    def get_hint(self, reason: str) -> str:
+        """Return which setting to change if no reply has the expected form."""
+        return ""
+
+    def log_summary(self) -> None:
+        """Log the settings of the communication that differ from the defaults."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamicProtocol(NativeProtocol):
+    """Communicate in this project's protocol with the clients of all connected nodes.
+
+    A node reports the clients that it hosts. Each of them counts as a node does in Flower's own
+    strategies.
+
+    Parameters
+    ----------
+    fraction_evaluate : float (default: 1.0)
+        Fraction of the clients that evaluate after a round, in [0, 1]; 0 for none. The sample
+        depends only on the round.
+    min_evaluate_nodes : int (default: 2)
+        Smallest number of clients that evaluate; all if fewer are connected.
+    min_available_nodes : int, optional
+        Number of clients that must be connected before a round starts; the strategy waits without
+        limit. By default the strategy waits for all clients of the population, for
+        ``startup_timeout``.
+    max_client_id : int, optional
+        Largest id of a client that joins; by default there is no limit.
+    round_timeout, startup_timeout, startup_clients, robustness, evaluated_clients, clients_by_key,
+    quorum
+        As in ``NativeProtocol``.
+
+    Raises
+    ------
+    ParameterError
+        For a value outside its range.
+    """
+
+    fraction_evaluate: float = parameter(1.0, FRACTION)
+    min_evaluate_nodes: int = parameter(2, NON_NEGATIVE_INT)
+    min_available_nodes: int | None = parameter(None, NON_NEGATIVE_INT)
+    max_client_id: int | None = parameter(None, NON_NEGATIVE_INT)
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the population consists of the connected clients."""
+        return self.min_available_nodes is not None
+
+    def build_node_registry(self, population: Population, rules: RuleSet) -> NodeRegistry:
+        """Return the registry of nodes that report the clients that they host."""
+        return NodeRegistry(
+            None if self.is_dynamic else population.hosted_clients,
+            self.clients_by_key,
+            required=population.required or (),
+            get_refusal=self.build_join_check(rules),
+        )
+
+    def build_join_check(self, rules: RuleSet) -> Callable[[int], str]:
+        """Return a function that gives the reason why a client cannot join; empty if it can."""
+
+        def get_refusal(client: int) -> str:
+            if self.max_client_id is not None and client > self.max_client_id:
+                return f"client ids are at most {self.max_client_id}, the largest in records"
+            return rules.weighting.find_rejection_reason(client)
+
+        return get_refusal
+
+    def wait_for_clients(
+        self, registry: NodeRegistry, grid: Grid, *, first: bool, evaluating: bool = False
+    ) -> None:
+        """Note which nodes are connected, and wait for the required number of clients."""
+        at_least = self.min_available_nodes
+        if at_least is None:
+            super().wait_for_clients(registry, grid, first=first)
+            return
+        if evaluating:
+            at_least = max(at_least, self.min_evaluate_nodes)
+        if first or not evaluating or self.fraction_evaluate > 0:
+            registry.wait_for_nodes(grid, at_least, first=first)
+
+    def get_available_clients(self, registry: NodeRegistry) -> frozenset[int] | None:
+        """Return the connected clients, from which a round samples.
+
+        The result is None if the rules need a fixed population: a round then also selects
+        disconnected clients, which count as selected without a reply.
+        """
+        return registry.connected_clients if registry.is_open else None
+
+    def select_test_clients(
+        self, population: Population, registry: NodeRegistry, server_round: int
+    ) -> tuple[int, ...]:
+        """Return the sample of clients that evaluate, which depends only on the round."""
+        clients = super().select_test_clients(population, registry, server_round)
+        if self.is_dynamic:
+            clients = tuple(k for k in clients if k in registry.connected_clients)
+        size = round_down_in_binary(self.fraction_evaluate, len(clients))
+        size = max(size, self.min_evaluate_nodes)
+        size = min(size, len(clients)) if self.fraction_evaluate > 0 else 0
+        sampled = make_generator(0, "evaluation", server_round).permutation(len(clients))[:size]
+        return tuple(sorted(clients[i] for i in sampled.tolist()))
+
+    def select_objective_clients(
+        self, population: Population, test_clients: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """Return the tested priority clients, which also evaluate their training splits."""
+        return tuple(k for k in test_clients if k in population.priority)
+
+    def read_train_reply(self, content: RecordDict, limits: Limits) -> list[TrainResult]:
+        """Return the results in a reply to a train message."""
+        _check_native_reply(content)
+        return super().read_train_reply(content, limits)
+
+    def read_evaluate_reply(self, content: RecordDict) -> list[EvaluateResult]:
+        """Return the results in a reply to an evaluate message."""
+        _check_native_reply(content)
+        return super().read_evaluate_reply(content)
+
+    @property
+    def other_protocol_hint(self) -> str:
+        """The form of replies in the other protocol, and the setting that reads them."""
+        return f"Flower's standard form. {SET_STANDARD}"
+
+
+def _check_native_reply(content: RecordDict) -> None:
+    if not has_protocol_version(content):
+        raise ProtocolMismatchError(
+            "its reply is in Flower's standard form, and not in FedQuorum's protocol"
+        )

@@ -1,0 +1,357 @@
+"""Write the records of a drop-in strategy in any Flower app, and resume its runs."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from logging import INFO, WARNING
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from ..errors import RunError
+from ..records.checkpoint import Checkpoint, CheckpointStore, check_unchanged
+from ..records.legs import CHANGEABLE_DROP_IN_OPTIONS
+from ..records.provenance import RunInfo, find_commit, get_versions
+from ..records.reader import explain_not_a_run, read_manifest
+from ..records.round_record import build_round_record
+from ..records.run_dir import can_start_run, run_exists_error
+from ..records.runner import Runner, resume_strategy
+from ..records.safe_files import MANIFEST_FILE
+from ..records.settings import dump_settings, flatten_settings
+from ..records.writer import RunWriter
+from ..registry import to_builtins, to_settings
+from ..rules.state_arrays import StateArrays
+from .codec import decode_arrays, encode_arrays
+from .waiting_grid import is_flower_grid
+
+EXPERIMENT = ENGINE = "drop-in"
+"""The manifest's experiment and engine for runs without a preset and an engine of the app."""
+
+SOURCE = Path(__file__).resolve().parents[3]
+PACKAGES = ("flwr", "numpy", "scipy", "piqp", "pyarrow", "safetensors")
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+_KEYWORDS = {
+    "strategy.name": "strategy",
+    "strategy.fraction": "fraction_train",
+    "strategy.minimum": "min_train_nodes",
+    "server_optimizer.name": "server_optimizer",
+    "server_optimizer.learning_rate": "server_lr",
+}
+"""The keywords of settings with other names."""
+
+
+def build_strategy_settings(
+    strategy: Any, parameters: Mapping[str, Any], *, num_rounds: int | None
+) -> dict[str, Any]:
+    """Return the settings of a drop-in strategy, from which the audit rebuilds its rules.
+
+    Parameters
+    ----------
+    strategy : DropInStrategy
+    parameters : mapping
+        The parameters of its rules.
+    num_rounds : int, optional
+        T, for schedules.
+    """
+    communication, priority = strategy.communication, strategy.population.required
+    names = (
+        *("client_ids", "weighted_by_key", "loss_key", "accuracy_key", "arrayrecord_key"),
+        *("configrecord_key", "fraction_evaluate", "min_evaluate_nodes", "max_reply_bytes"),
+        "reply_memory",
+    )
+    options = {name: getattr(communication, name) for name in names if hasattr(communication, name)}
+    options["min_available_nodes"] = strategy.min_available_nodes
+    priority_ids = None if priority is None else sorted(priority)
+    facts = {"protocol": strategy.protocol, "num_rounds": num_rounds, "priority": priority_ids}
+    return {
+        "seed": strategy.rules.selection.sampling.seed,
+        **to_settings(strategy.entry, parameters, strategy.rules),
+        "robustness": to_builtins(asdict(communication.robustness)),
+        "drop_in": to_builtins({**facts, **options}),
+    }
+
+
+@dataclass(frozen=True)
+class RunRecorder:
+    """The records of a drop-in strategy's run.
+
+    Parameters
+    ----------
+    directory : Path
+        The folder of the run.
+    settings : mapping
+        The strategy's settings.
+    resume : bool
+        Whether to resume the run in the folder.
+    """
+
+    directory: Path
+    settings: Mapping[str, Any]
+    resume: bool
+
+    def start(
+        self,
+        strategy: Any,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Result:
+        """Run all remaining rounds, as Flower's ``Strategy.start`` does.
+
+        Raises
+        ------
+        RunError
+            If the folder unexpectedly holds a run or cannot be written, or this strategy cannot
+            resume the run in it.
+        """
+        settings = {**self.settings, "rounds": num_rounds}
+        checkpoint = self._find_checkpoint(settings)
+        if checkpoint is not None and checkpoint.model:
+            if checkpoint.server_round > 0:
+                resume_strategy(strategy, checkpoint, decode_arrays(initial_arrays))
+            initial_arrays = encode_arrays(checkpoint.model)
+        with RunWriter(
+            self.directory,
+            _build_identity(settings),
+            dump_settings(settings),
+            regret_bound=strategy.rules.compute_regret_bound,
+            resumed=checkpoint,
+        ) as records:
+            log(INFO, "Records in %s", self.directory)
+            run = RecordingStrategy(strategy, records, settings, initial_arrays, checkpoint)
+            if is_flower_grid(grid):
+                grid = strategy.build_waiting_grid(grid)
+            try:
+                return run.start(grid, initial_arrays, num_rounds, *args, **kwargs)
+            finally:
+                run.save_model()
+
+    def _find_checkpoint(self, settings: Mapping[str, Any]) -> Checkpoint | None:
+        """Return the checkpoint from which to resume, None for a new run."""
+        if not self.resume:
+            if (self.directory / MANIFEST_FILE).exists():
+                raise RunError(f"{run_exists_error(self.directory)} (resume_from=FOLDER)")
+            return None
+        if can_start_run(self.directory):
+            log(INFO, "Nothing was done yet in %s: the run starts", self.directory)
+            return None
+        try:
+            engine = read_manifest(self.directory).get("engine")
+        except RunError as error:
+            raise RunError(
+                "resume_from must be the folder of a run, got "
+                f"{explain_not_a_run(self.directory, error)}"
+            ) from None
+        if engine != ENGINE:
+            raise RunError(
+                "resume_from must be the folder of a run of a drop-in strategy, got one of the "
+                f"app: resume it with `fedquorum resume={self.directory}`"
+            )
+        checkpoints = CheckpointStore(self.directory)
+        found = checkpoints.find_newest()
+        for problem in found.problems:
+            log(WARNING, "Not used: %s", problem)
+        if found.checkpoint is None:
+            return checkpoints.build_initial()
+        before, now = (
+            _to_keywords(found.checkpoint.settings),
+            _to_keywords(flatten_settings(settings)),
+        )
+        # The protocol comes first, because it decides which other keywords exist.
+        check_unchanged(*({"protocol": one.get("protocol")} for one in (before, now)))
+        check_unchanged(before, now, changeable_prefixes=CHANGEABLE_DROP_IN_OPTIONS)
+        log(INFO, "Continuing after round %d of the run", found.checkpoint.server_round)
+        return found.checkpoint
+
+
+class RecordingStrategy(Strategy):
+    """Record the decisions of a drop-in strategy, between Flower's loop and the strategy.
+
+    Rounds that are already in the records are skipped: they select no clients.
+
+    Parameters
+    ----------
+    strategy : DropInStrategy
+    records : RunWriter
+    settings : mapping
+        All settings of the run.
+    arrays : ArrayRecord
+        The model with which the run starts or resumes.
+    checkpoint : Checkpoint, optional
+        The checkpoint of a resumed run.
+    """
+
+    def __init__(
+        self,
+        strategy: Any,
+        records: RunWriter,
+        settings: Mapping[str, Any],
+        arrays: ArrayRecord,
+        checkpoint: Checkpoint | None,
+    ) -> None:
+        self._strategy = strategy
+        self._records = records
+        self._arrays = self._evaluated = arrays
+        self._last_recorded_round = 0 if checkpoint is None else checkpoint.server_round
+        self._joined_rounds = {} if checkpoint is None else _read_joined_rounds(checkpoint)
+        record = partial(build_round_record, rates=None, metric="accuracy", all_evaluated=True)
+        self._runner = Runner(
+            records,
+            strategy,
+            record,
+            flatten_settings(settings),
+            start_after_round=self._last_recorded_round,
+            last_round=settings["rounds"],
+            get_state=self._get_state,
+        )
+        self._runner.start(self._get_model)
+        if self._joined_rounds:
+            self._save_population()
+
+    def summary(self) -> None:
+        """Log the strategy's parts."""
+        self._strategy.summary()
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *args: Any, **kwargs: Any) -> Result:
+        """Run the remaining rounds; only these call ``evaluate_fn``."""
+        bound = inspect.signature(Strategy.start).bind(self, grid, initial_arrays, *args, **kwargs)
+        given: EvaluateFn | None = bound.arguments.get("evaluate_fn")
+        if given is not None and self._last_recorded_round > 0:
+            bound.arguments["evaluate_fn"] = self._wrap_evaluate(given)
+        self._runner.open_round()  # the first one has the evaluations of the initial model
+        self._initial = self._strategy.evaluate_initial(initial_arrays, grid)
+        return Strategy.start(*bound.args, **bound.kwargs)
+
+    def _wrap_evaluate(self, evaluate: EvaluateFn) -> EvaluateFn:
+        def evaluate_fn(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            return (
+                evaluate(server_round, arrays) if server_round > self._last_recorded_round else None
+            )
+
+        return evaluate_fn
+
+    # --- the steps of a round ----------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the strategy's train messages."""
+        if server_round <= self._last_recorded_round:
+            return []
+        if server_round > self._last_recorded_round + 1:
+            self._runner.open_round()
+        messages: Iterable[Message] = self._strategy.configure_train(
+            server_round, arrays, config, grid
+        )
+        self._disconnected = self._strategy.step_result.disconnected
+        self._note_joined(server_round)
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return the strategy's result; a resumed run first returns the model of its last round."""
+        if server_round <= self._last_recorded_round:
+            return (self._arrays if server_round == self._last_recorded_round else None), None
+        result: tuple[ArrayRecord | None, MetricRecord | None] = self._strategy.aggregate_train(
+            server_round, replies
+        )
+        return result
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the strategy's evaluate messages, and store the model that they evaluate."""
+        if server_round <= self._last_recorded_round:
+            return []
+        self._evaluated = arrays
+        messages: Iterable[Message] = self._strategy.configure_evaluate(
+            server_round, arrays, config, grid
+        )
+        return messages
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Let the strategy read the replies, and record the round."""
+        if server_round <= self._last_recorded_round:
+            return None
+        metrics: MetricRecord | None = self._strategy.aggregate_evaluate(server_round, replies)
+        self._arrays = self._evaluated
+        self._note_joined(server_round + 1)
+        initial = self._initial if server_round == self._last_recorded_round + 1 else ()
+        self._runner.close_round(self._get_model, initial, away=self._disconnected)
+        return metrics
+
+    # --- what is written ---------------------------------------------------------------------
+
+    def save_model(self) -> None:
+        """Write the last model."""
+        self._records.save_model(self._get_model())
+
+    def _note_joined(self, server_round: int) -> None:
+        """Note the clients that take part from a round on."""
+        new = [k for k in self._strategy.population.clients if k not in self._joined_rounds]
+        if new:
+            self._joined_rounds |= dict.fromkeys(new, server_round)
+            self._save_population()
+
+    def _save_population(self) -> None:
+        self._records.save_population(self._strategy.population, None, self._joined_rounds)
+
+    def _get_model(self) -> StateArrays:
+        return decode_arrays(self._arrays)
+
+    def _get_state(self) -> StateArrays:
+        return {**self._strategy.get_state(), **_encode_joined_rounds(self._joined_rounds)}
+
+
+def _encode_joined_rounds(joined_rounds: Mapping[int, int]) -> StateArrays:
+    return {
+        "joined.client": np.array([*joined_rounds], dtype=np.int64),
+        "joined.round": np.array([*joined_rounds.values()], dtype=np.int64),
+    }
+
+
+def _read_joined_rounds(checkpoint: Checkpoint) -> dict[int, int]:
+    """Return the first round of every earlier client."""
+    if checkpoint.server_round == 0:
+        return {}
+    try:
+        clients, rounds = (checkpoint.strategy[f"joined.{name}"] for name in ("client", "round"))
+    except KeyError as error:
+        raise RunError(f"the checkpoint does not fit the strategy: {error} is missing") from None
+    return dict(zip(clients.tolist(), rounds.tolist(), strict=True))
+
+
+def _to_keywords(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings, given by dotted key, by the keywords of the constructors."""
+    return {
+        _KEYWORDS.get(key, key.partition(".")[2] or key if "robust" not in key else key): value
+        for key, value in settings.items()
+    }
+
+
+def _build_identity(settings: Mapping[str, Any]) -> RunInfo:
+    return RunInfo(
+        experiment=EXPERIMENT,
+        overrides=(),
+        strategy=settings["strategy"]["name"],
+        seed=settings["seed"],
+        engine=ENGINE,
+        device="",
+        rounds=settings["rounds"],
+        source=str(SOURCE),
+        commit=find_commit(SOURCE),
+        packages=get_versions(PACKAGES),
+    )

@@ -1,0 +1,362 @@
+"""Add up clients' updates to the same bits, however the clients are grouped.
+
+Each term a_k Delta_k is rounded to bins at fixed exponents, whose multiples float64 adds exactly.
+The sum therefore depends neither on the order of the clients nor on how nodes, workers or chunks
+group them. The bins follow from the terms, so a sum keeps its relative accuracy for any factors
+a_k, updates and denominator. Arrays are NumPy's or PyTorch's, in float64.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..rules.types import FloatArray
+
+MANTISSA_BITS = 52
+EXACT_INTEGER_BITS = 53
+MIN_EXPONENT = -1074
+"""float64 has 52 bits after the first, adds whole numbers up to 2^53, and ends at 2^-1074."""
+
+MAX_TERM = 2.0**960
+"""The largest |t| of a term: the sums of parts and the constants that round them stay finite."""
+
+MAX_VALUE = 1e15
+"""The largest |x| of a number in a client's model that can be used."""
+
+BLOCK = 2**16
+"""How many numbers are added at a time: their copies in float64 stay in a core's cache."""
+
+ArrayT = TypeVar("ArrayT", bound=Any)
+
+
+@dataclass(frozen=True)
+class ExponentBins:
+    """Bins of ``width`` bits each: bin i holds the multiples of u_i = 2^(i width).
+
+    Terms of at most n clients are split into their parts in bin i and in bin i - 1, where i is the
+    lowest bin with |t| < u_(i+1) / 2 for all of them. A part is at most 2^(width - 1) multiples of
+    its unit. With width = 54 - (bits of n), and at most 52, sums of n parts stay below 2^53
+    multiples, so that float64 adds them exactly. The remainder of a term outside the two bins is at
+    most u_(i-1) / 2 <= 2^-width of the largest term.
+
+    Parameters
+    ----------
+    width : int
+        Bits, 1 to 52.
+
+    References
+    ----------
+    Demmel and Nguyen 2013, "Fast Reproducible Floating-Point Summation" (bins at fixed
+    exponents); Rump, Ogita and Oishi 2008, "Accurate Floating-Point Summation" (extraction of a
+    part by adding and subtracting a constant).
+    """
+
+    width: int
+
+    @classmethod
+    def for_num_terms(cls, terms: int) -> Self:
+        """Return the bins for a sum of at most ``terms`` terms."""
+        return cls(min(MANTISSA_BITS, EXACT_INTEGER_BITS + 1 - terms.bit_length()))
+
+    @property
+    def lowest(self) -> int:
+        """The lowest bin: all multiples of the next lower unit are float64 numbers.
+
+        Terms below this bin, those below 1e-290, lose accuracy and then vanish.
+        """
+        return math.ceil(MIN_EXPONENT / self.width) + 1
+
+    @property
+    def highest(self) -> int:
+        """The bin of the largest allowed term."""
+        return self.find_bin(MAX_TERM)
+
+    def find_bin(self, largest: float) -> int:
+        """Return the bin of a term of this size, 0 < |t| <= ``MAX_TERM``."""
+        exponent = math.frexp(largest)[1]
+        return max(self.lowest, -(-(exponent + 1) // self.width) - 1)
+
+    def compute_max_sum(self, index: int) -> float:
+        """Return 2^53 u_i, which no sum of parts in bin i exceeds."""
+        return math.ldexp(1.0, EXACT_INTEGER_BITS + index * self.width)
+
+    def compute_rounding_constant(self, index: int) -> float:
+        """Return C = 1.5 * 2^52 u_i: (t + C) - C is t rounded to u_i, for |t| <= 2^51 u_i."""
+        return math.ldexp(1.5, MANTISSA_BITS + index * self.width)
+
+
+@dataclass(frozen=True, eq=False)
+class BinnedSum(Generic[ArrayT]):
+    """The sum of an array's terms: of their parts in bin ``index`` and in the next lower bin."""
+
+    index: int
+    high: ArrayT
+    low: ArrayT
+
+    def raise_to(self, index: int) -> "BinnedSum[ArrayT]":
+        """Return the sum for a higher bin, in which the terms' parts are 0, and the bin below it.
+
+        The result reuses the arrays.
+        """
+        steps = index - self.index
+        if steps <= 0:
+            return self
+        high, low = self.low, self.high
+        high[...] = 0.0
+        if steps > 1:
+            low[...] = 0.0
+        return BinnedSum(index, high, low)
+
+    def reshape(self, shape: tuple[int, ...]) -> "BinnedSum[ArrayT]":
+        """Return the sum with its parts in another shape."""
+        return BinnedSum(self.index, self.high.reshape(shape), self.low.reshape(shape))
+
+
+PartialSums = Mapping[str, BinnedSum[FloatArray]]
+"""sum_k a_k Delta_k over the clients of a node, for each array with a nonzero term."""
+
+
+class NumPyBackend:
+    """The operations of an array library that a sum needs; a subclass supports another library."""
+
+    def to_array(self, values: Any) -> Any:
+        """Return the values as an array of the library."""
+        return np.asarray(values)
+
+    def create_empty(self, size: int) -> Any:
+        """Return an uninitialized float64 array, shape (size,)."""
+        return np.empty(size)
+
+    def add(self, terms: Any, constant: float, out: Any) -> None:
+        """Write terms + constant into ``out``."""
+        np.add(terms, constant, out=out)
+
+    def to_numpy(self, array: Any) -> FloatArray:
+        """Return the array as a NumPy array."""
+        return np.asarray(array)
+
+    def compute_row_max(self, rows: Any) -> Any:
+        """Return the largest |x| of each row, NaN for a row with NaN."""
+        high, low = rows.max(1).astype(np.float64), rows.min(1).astype(np.float64)
+        return np.maximum(high, -low)
+
+
+class ExactAccumulator:
+    """sum_k a_k Delta_k with Delta_k = x_k - x_t over clients' models and sums of nodes.
+
+    Parameters
+    ----------
+    model : mapping
+        x_t, arrays of any shape.
+    bins : ExponentBins
+        For as many terms as the round has selected clients, on all nodes.
+    library : NumPyBackend, optional
+        The library of the arrays.
+    """
+
+    def __init__(
+        self, model: Mapping[str, Any], bins: ExponentBins, library: NumPyBackend | None = None
+    ) -> None:
+        self._start = {name: array.reshape(-1) for name, array in model.items()}
+        self._shapes = {name: tuple(array.shape) for name, array in model.items()}
+        self._bins = bins
+        self._library = library or NumPyBackend()
+        self._sums: dict[str, BinnedSum[Any]] = {}
+        self._finite = True
+        self._terms, self._parts = (
+            self._library.create_empty(BLOCK),
+            self._library.create_empty(BLOCK),
+        )
+        # Allocate now: running out of memory in the middle of an update would leave half of it
+        # in the sum.
+        self._memory = {
+            name: (self._library.create_empty(len(flat)), self._library.create_empty(len(flat)))
+            for name, flat in self._start.items()
+        }
+
+    @cached_property
+    def max_safe_factor(self) -> float:
+        """The largest factor with which every update of usable numbers fits."""
+        rows = (flat.reshape(1, -1) for flat in self._start.values() if len(flat))
+        largest = max((float(self._library.compute_row_max(row)[0]) for row in rows), default=0.0)
+        return MAX_TERM / (4 * max(MAX_VALUE, largest))
+
+    def can_add(self, factor: float, client_model: Mapping[str, Any]) -> bool:
+        """Say whether all terms a_k (x_k - x_t) of a client are at most ``MAX_TERM``.
+
+        The numbers of the client's model must be at most ``MAX_VALUE``.
+        """
+        if factor <= self.max_safe_factor:
+            return True
+        for name, array in client_model.items():
+            x, start = (
+                self._library.to_numpy(one).astype(np.float64).reshape(-1)
+                for one in (array, self._start[name])
+            )
+            if len(x) and not float(np.abs(x - start).max()) * factor <= MAX_TERM:
+                return False
+        return True
+
+    def add_model(
+        self,
+        factor: float,
+        client_model: Mapping[str, NDArray[Any]],
+        start_model: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
+        """Add a_k (x_k - x_t).
+
+        ``start_model`` replaces x_t if the client trained from another model.
+        """
+        factors = np.array([factor])
+        for name, array in client_model.items():
+            start = self._start[name] if start_model is None else start_model[name].reshape(-1)
+            self._add_models(name, factors, array.reshape(1, -1), start)
+
+    def add_models(self, factors: Any, models: Mapping[str, Any]) -> None:
+        """Add a_k (x_k - x_t) of m clients.
+
+        Parameters
+        ----------
+        factors : array
+            a_k, (m,).
+        models : mapping
+            x_k, arrays of (m, *shape).
+        """
+        for name, stacked in models.items():
+            flat = stacked.reshape(len(factors), -1)
+            self._add_models(name, factors, flat, self._start[name])
+
+    def _add_models(self, name: str, factors: Any, flat: Any, start: Any) -> None:
+        """Add the terms of one array, (m, n), block by block."""
+        columns = min(flat.shape[1], BLOCK)
+        rows = BLOCK // columns if columns else 0
+        for left in range(0, flat.shape[1], BLOCK):
+            across = slice(left, left + BLOCK)
+            for top in range(0, len(factors), rows):
+                models = flat[top : top + rows, across]
+                size = models.shape[0] * models.shape[1]
+                terms = self._terms[:size].reshape(models.shape)
+                parts = self._parts[:size].reshape(models.shape)
+                terms[...] = models
+                parts[0] = start[across]
+                terms -= parts[0]
+                terms *= factors[top : top + rows, None]
+                self._add(name, across, terms, parts)
+
+    def _add(self, name: str, across: slice, terms: Any, parts: Any) -> None:
+        """Add terms, (rows, columns); both arrays are overwritten."""
+        largest = max(float(terms.max()), -float(terms.min()))
+        if not largest <= MAX_TERM:
+            self._finite = False
+            return
+        if largest == 0.0:
+            return
+        index = self._bins.find_bin(largest)
+        total = self._raise_bin(name, index)
+        if index == total.index:
+            self._extract(terms, index, parts)
+            _add_rows(parts, total.high[across])
+            terms -= parts
+        if index >= total.index - 1:
+            self._extract(terms, total.index - 1, parts)
+            _add_rows(parts, total.low[across])
+
+    def _extract(self, terms: Any, index: int, parts: Any) -> None:
+        """Round terms to multiples of u_i, into ``parts``."""
+        constant = self._bins.compute_rounding_constant(index)
+        self._library.add(terms, constant, parts)
+        parts -= constant
+
+    def _raise_bin(self, name: str, index: int) -> BinnedSum[Any]:
+        """Return an array's sum, whose upper bin is ``index`` or higher."""
+        total = self._sums.get(name)
+        if total is None:
+            high, low = self._memory.pop(name)
+            high[...] = 0.0
+            low[...] = 0.0
+            total = BinnedSum(index, high, low)
+        self._sums[name] = total = total.raise_to(index)
+        return total
+
+    def merge(self, sums: PartialSums) -> None:
+        """Add the sums of other clients, such as those of a node."""
+        for name, other in sums.items():
+            flat = other.reshape((-1,))
+            total = self._raise_bin(name, flat.index)
+            high, low = total.high, total.low
+            if flat.index == total.index:
+                high += flat.high
+                low += flat.low
+            elif flat.index == total.index - 1:
+                low += flat.high
+
+    def get_sums(self) -> dict[str, BinnedSum[Any]]:
+        """Return the sums so far, by the names of the arrays with a nonzero term.
+
+        Raises
+        ------
+        ArithmeticError
+            If a term was not finite or too large.
+        """
+        if not self._finite:
+            raise ArithmeticError("a term of the sum is not finite, or too large")
+        return {name: total.reshape(self._shapes[name]) for name, total in self._sums.items()}
+
+    def divide_by(self, denominator: float) -> dict[str, FloatArray]:
+        """Return the sum divided by ``denominator``, by array name; consumes the total.
+
+        All numbers are NaN if a term was not finite or too large.
+        """
+        if not self._finite:
+            return {name: np.full(shape, math.nan) for name, shape in self._shapes.items()}
+        step = {}
+        for name, shape in self._shapes.items():
+            total = self._sums.pop(name, None)
+            if total is None:
+                step[name] = np.zeros(shape)
+                continue
+            np.add(total.high, total.low, out=total.high)
+            np.divide(total.high, denominator, out=total.high)
+            step[name] = total.high.reshape(shape)
+        return step
+
+
+def _add_rows(parts: Any, total: Any) -> None:
+    """Add the rows of ``parts``, (rows, columns), to ``total``, (columns,)."""
+    total += parts[0] if len(parts) == 1 else parts.sum(0)
+
+
+UNSUMMABLE_REASON = "its update times its amount of data is too large for the sum of the round"
+
+
+def compute_weighted_sum(
+    model: Mapping[str, NDArray[Any]],
+    weighted_models: Iterable[tuple[float, Mapping[str, NDArray[Any]]]],
+    denominator: float = 1.0,
+    *,
+    starts: Sequence[Mapping[str, NDArray[Any]]] | None = None,
+) -> dict[str, FloatArray]:
+    """Return sum_k a_k Delta_k / B with Delta_k = x_k - x_t, one float64 array per name.
+
+    Parameters
+    ----------
+    model : mapping
+        x_t.
+    weighted_models : iterable of (float, mapping)
+        (a_k, x_k) of every client.
+    denominator : float
+        B > 0.
+    starts : sequence of mapping, optional
+        The model from which each client trained; by default x_t.
+    """
+    models = list(weighted_models)
+    start_models = [None] * len(models) if starts is None else starts
+    total = ExactAccumulator(model, ExponentBins.for_num_terms(len(models)))
+    for (factor, client_model), start in zip(models, start_models, strict=True):
+        total.add_model(factor, client_model, start)
+    return total.divide_by(denominator)

@@ -1,0 +1,161 @@
+"""Models by import path: what works, and every mistake in one line."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from client_app.models import build_model
+from conf import SettingsError, compose_settings
+
+
+class Net(nn.Module):
+    """A linear model of a user's own."""
+
+    def __init__(self, features: int, classes: int = 3) -> None:
+        super().__init__()
+        self.linear = nn.Linear(features, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits (n, classes)."""
+        logits: torch.Tensor = self.linear(x.flatten(start_dim=1))
+        return logits
+
+
+class Tagger(nn.Module):
+    """Logits of each token."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(7, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits (n, length, classes)."""
+        logits: torch.Tensor = self.table(x)
+        return logits
+
+
+class Several(Net):
+    """Returns more than the logits."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (super().forward(x), x)  # type: ignore[return-value]
+
+
+def number(features: int) -> int:
+    """Return no model."""
+    return features
+
+
+NUMBER = 5
+HERE = "tests.client_app.models.test_module"
+
+
+def build(path: str, args: str = "{features: 6}", num_outputs: int = 3) -> nn.Module:
+    overrides = f"model=module model.path={path} 'model.args={args}'"
+    return build_model(
+        compose_settings("custom", overrides).settings.model, (2, 3), num_outputs, seed=1
+    )
+
+
+def test_a_class_with_arguments() -> None:
+    """The model is the class's, in training mode, with initial values that follow from the seed."""
+    model = build(f"{HERE}.Net", "{features: 6, classes: 4}", num_outputs=4)
+    assert isinstance(model, Net)
+    assert model.training
+    assert model(torch.rand(5, 2, 3)).shape == (5, 4)
+    torch.manual_seed(3)
+    again = build(f"{HERE}.Net", "{features: 6, classes: 4}", num_outputs=4)
+    assert torch.equal(model.linear.weight, again.state_dict()["linear.weight"])
+
+
+def test_a_model_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the file's path, relative to the working directory, without any PYTHONPATH."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "nets" / "small.py").write_text(f"from {HERE} import Net as Small\n")
+    model = build("./nets/small.py:Small", "{features: 6, classes: 4}", num_outputs=4)
+    assert isinstance(model, Net)
+    with pytest.raises(SettingsError, match=r"^model\.path must be .*: there is no Python file"):
+        build("./nets/no.py:Small")
+
+
+def test_a_function_that_makes_a_model() -> None:
+    """Libraries have functions for their models: torchvision's networks for example."""
+    overrides = (
+        "model=module model.path=torchvision.models.squeezenet1_1 'model.args={num_classes: 4}'"
+    )
+    settings = compose_settings("custom", overrides).settings.model
+    model = build_model(settings, (3, 32, 32), 4, seed=1)
+    assert model(torch.rand(2, 3, 32, 32)).shape == (2, 4)
+
+
+def test_a_model_of_tokens() -> None:
+    """It gets int64, and has an output at each position where each has a target."""
+    overrides = f"model=module model.path={HERE}.Tagger 'model.args={{classes: 4}}'"
+    settings = compose_settings("custom", overrides).settings.model
+    model = build_model(settings, (9,), 4, seed=1, num_tokens=7, sequence=True)
+    assert model(torch.zeros((2, 9), dtype=torch.int64)).shape == (2, 9, 4)
+    message = r"a model with outputs \(n, 4\), got .*Tagger' with \(n, 9, 4\)"
+    with pytest.raises(SettingsError, match=message):
+        build_model(settings, (9,), 4, seed=1, num_tokens=7)
+
+
+MISTAKES = {
+    "nowhere.at.all.Net": "import path of .*got 'nowhere.at.all.Net': No module named 'nowhere'",
+    f"{HERE}.Nat": "import path of .*: there is no Nat in it; did you mean Net?",
+    f"{HERE}.NUMBER": "import path of .*NUMBER', which is int",
+    f"{HERE}.number": "import path of .*number', which makes int",
+    f"{HERE}.Several": r"a model with outputs \(n, 3\), got .*Several' with tuple",
+}
+
+
+@pytest.mark.parametrize("path", MISTAKES)
+def test_paths_that_lead_to_no_model(path: str) -> None:
+    """One line, with the path and what is wrong with it."""
+    with pytest.raises(SettingsError, match=rf"^model\.path must be .*{MISTAKES[path]}") as caught:
+        build(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ("{}", r"got {}: .*missing 1 required positional argument: 'features'"),
+        ("{features: 6, width: 2}", r"got .*: .*unexpected keyword argument 'width'"),
+        ("{features: many}", r"got {'features': 'many'}: "),
+    ],
+)
+def test_wrong_arguments(args: str, message: str) -> None:
+    """What the class says of them ends the line."""
+    wanted = rf"^model\.args must be arguments of {HERE}.Net, {message}"
+    with pytest.raises(SettingsError, match=wanted) as caught:
+        build(f"{HERE}.Net", args)
+    assert "\n" not in str(caught.value)
+
+
+def test_models_for_other_inputs_or_outputs() -> None:
+    """Found out before the run, by two inputs of zeros."""
+    with pytest.raises(SettingsError, match=r"outputs \(n, 5\), got .*Net' with \(n, 3\)"):
+        build(f"{HERE}.Net", num_outputs=5)
+    with pytest.raises(SettingsError, match=r"for inputs \(n, 2, 3\), got .*Net': .*shapes"):
+        build(f"{HERE}.Net", "{features: 7}")
+
+
+@pytest.mark.parametrize("path", ["''", "Net", "a..b", "a.b-c", "nets/net.py", "nets/net.txt:Net"])
+def test_invalid_import_paths(path: str) -> None:
+    """Refused when composed."""
+    message = (
+        "model.path must be an import path such as package.module.Class or folder/file.py:Class"
+    )
+    with pytest.raises(SettingsError, match=message):
+        compose_settings("custom", f"model=module model.path={path}")
+
+
+@pytest.mark.parametrize("args", ["3", "[1, 2]", "{1: 2}"])
+def test_invalid_arguments(args: str) -> None:
+    """Arguments have names."""
+    message = "model.args must be null, or a mapping such as {hidden: 200}, got "
+    with pytest.raises(SettingsError, match=message):
+        compose_settings("custom", f"model=module model.path=a.B 'model.args={args}'")

@@ -1,0 +1,324 @@
+"""Test the policy of a data owner."""
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fedquorum.errors import SettingsError
+from fedquorum.flower.codec import (
+    EVALUATION_KEYS,
+    EvaluateRequest,
+    Status,
+    TrainRequest,
+    decode_evaluate_reply,
+    decode_hosted_clients,
+    decode_train_reply,
+    encode_arrays,
+    encode_evaluate_request,
+    encode_train_request,
+)
+from fedquorum.rules.types import Objective, RoundPlan
+from flwr.app import Message, RecordDict
+
+from client_app.app import app
+from client_app.node.policy import (
+    USAGE_FILE,
+    Allowlist,
+    DailyLimit,
+    NodePolicy,
+    PrivacyRequirement,
+    UsageLog,
+    find_policy,
+    load_policy,
+)
+from conf import compose_settings
+from server_app.engines.in_process import InProcessGrid
+
+WORDS = "data=npz data.partition=device data.path=nowhere.npz data.num_clients=3 data.priority=all "
+WORDS += "data.input_shape=[2] data.num_classes=2 client.local_epochs=1"
+MODEL = {"linear.weight": np.zeros((2, 2), np.float32), "linear.bias": np.zeros(2, np.float32)}
+TRAIN = encode_train_request(
+    encode_arrays(MODEL), TrainRequest(1, RoundPlan((2,)), (True,), Objective(1.0, 0.5))
+)
+EVALUATE = encode_evaluate_request(encode_arrays(MODEL), EvaluateRequest(1, (2,), (True,), (True,)))
+
+
+@pytest.fixture
+def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with one client's data."""
+    np.savez(
+        tmp_path / "own.npz",
+        x_train=np.arange(12, dtype=np.float32).reshape(6, 2),
+        y_train=np.array([0, 1, 0, 1, 0, 1]),
+        x_test=np.ones((2, 2), dtype=np.float32),
+        y_test=np.array([1, 0]),
+    )
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
+    return tmp_path
+
+
+def send_message(
+    device: Path, content: RecordDict, kind: str, overrides: str = "", **config: Any
+) -> Message:
+    """Return the reply of a device with its data in this folder."""
+    run_config = compose_settings("custom", f"{WORDS} {overrides}").run_config | {"output-dir": ""}
+    grid = InProcessGrid(app, run_config, 1)
+    (node,) = grid.get_node_ids()
+    data = str(device / "own.npz")
+    grid._contexts[node].node_config = {"client-id": 2, "data-path": data, **config}
+    (reply,) = grid.send_and_receive([Message(content, node, kind)])
+    return reply
+
+
+def write_policy(device: Path, text: str) -> None:
+    (device / "node.yaml").write_text(text)
+
+
+# --- which runs ----------------------------------------------------------------------------------
+
+
+REFUSED = {
+    "accept: {strategies: [fedau, 'fed*g']}": (
+        "strategy=aaggff_d",
+        "it accepts the strategies fedau, fed*g, not aaggff_d",
+    ),
+    "accept: {models: [mlp]}": ("", "it accepts the models mlp, not logistic_regression"),
+    "accept: {experiments: [fedau/*]}": ("", "it accepts the experiments fedau/*, not custom"),
+    "accept: {models: []}": ("", "it accepts the models (none), not logistic_regression"),
+    "privacy: {noise_multiplier: 0.5}": (
+        "",
+        "it asks for differential privacy, and privacy is none",
+    ),
+    "privacy: {noise_multiplier: 2}": (
+        "strategy=average_all privacy=dp_fixed_server",
+        "it asks for privacy.noise_multiplier >= 2, not 1",
+    ),
+    "privacy: {clipping_norm: 0.5}": (
+        "strategy=average_all privacy=dp_fixed_client",
+        "it asks for privacy.clipping_norm <= 0.5, not 1",
+    ),
+    "privacy: {clipping_norm: 9}": (
+        "strategy=average_all privacy=dp_adaptive_server privacy.noise_multiplier=0.1",
+        "it asks for privacy.clipping_norm <= 9, not the adaptive norm of dp_adaptive_server",
+    ),
+    "privacy: {clips_here: true}": (
+        "strategy=average_all privacy=dp_fixed_server",
+        "it asks for updates that clients clip, not privacy=dp_fixed_server",
+    ),
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_a_run_that_is_not_allowed_is_refused_before_data_is_read(device: Path, text: str) -> None:
+    """The client is unavailable with a reason, but a query still returns its id."""
+    overrides, problem = REFUSED[text]
+    write_policy(device, text)
+    (device / "own.npz").unlink()  # whoever reads it fails
+    reason = f"its node takes no part: {problem}"
+    (trained,) = decode_train_reply(send_message(device, TRAIN, "train", overrides).content)
+    assert (trained.client, trained.status) == (2, Status.UNAVAILABLE)
+    assert trained.reason == reason
+    (measured,) = decode_evaluate_reply(
+        send_message(device, EVALUATE, "evaluate", overrides).content
+    )
+    assert (measured.status, measured.reason) == (Status.UNAVAILABLE, reason)
+    assert decode_hosted_clients(
+        send_message(device, RecordDict(), "query", overrides).content
+    ) == (2,)
+
+
+ALLOWED = {
+    "": "",
+    "accept: {strategies: [fedavg], models: ['*'], experiments: [custom]}": "strategy=fedavg",
+    "privacy: {noise_multiplier: 0.1}": (
+        "strategy=average_all privacy=dp_adaptive_server privacy.noise_multiplier=0.1"
+    ),
+    "per_day: {rounds: null, examples: 6}": "",
+}
+
+
+@pytest.mark.parametrize("text", ALLOWED)
+def test_a_run_that_is_allowed_trains(device: Path, text: str) -> None:
+    """Also with an empty file."""
+    write_policy(device, text)
+    (trained,) = decode_train_reply(send_message(device, TRAIN, "train", ALLOWED[text]).content)
+    assert (trained.status, trained.num_examples) == (Status.DONE, 6)
+
+
+def test_clients_that_clip() -> None:
+    """A run whose clients clip to a fixed norm has all that a policy can ask for."""
+    overrides = f"{WORDS} strategy=average_all privacy=dp_fixed_client"
+    policy = NodePolicy(PrivacyRequirement(1.0, 1.0, clips_here=True))
+    assert policy.find_problem(compose_settings("custom", overrides).settings, "custom") is None
+
+
+def test_a_policy_that_cannot_be_used_allows_nothing(
+    device: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server learns only that; the node's log has the details."""
+    write_policy(device, "accept: {strategy: [fedau]}")
+    missing = {"policy-path": str(device / "other.yaml")}
+    for config in ({}, missing):
+        (trained,) = decode_train_reply(send_message(device, TRAIN, "train", **config).content)
+        assert trained.status is Status.UNAVAILABLE
+        assert trained.reason == "its node takes no part: its policy cannot be used"
+    assert "accept.strategy is not a key of node.yaml; did you mean strategies?" in caplog.text
+    assert "other.yaml must be YAML that can be read: No such file" in caplog.text
+
+
+# --- what it says --------------------------------------------------------------------------------
+
+
+def test_metrics_that_are_withheld_do_not_leave_the_node(device: Path) -> None:
+    """All others do."""
+    metrics = send_message(device, TRAIN, "train").content.metric_records["metrics"]
+    measured = send_message(device, EVALUATE, "evaluate").content.metric_records["metrics"]
+    write_policy(device, f"withhold: [{', '.join(EVALUATION_KEYS)}]")
+    reply = send_message(device, TRAIN, "train").content
+    assert set(metrics) - set(reply.metric_records["metrics"]) == {"loss", "accuracy"}
+    (trained,) = decode_train_reply(reply)
+    assert (trained.loss, trained.accuracy, trained.num_examples) == (None, None, 6)
+    assert trained.arrays is not None
+    left = send_message(device, EVALUATE, "evaluate").content.metric_records["metrics"]
+    assert set(measured) - set(left) == {"loss", "accuracy", "test-loss", "test-accuracy"}
+    assert {"num-examples", "test-num-examples"} <= set(left)
+    assert NodePolicy(withhold=("test-loss", "loss")).withheld == {
+        "test-loss",
+        "validation-loss",
+        "loss",
+    }
+    write_policy(device, "withhold: [test-accuracy]")
+    left = send_message(device, EVALUATE, "evaluate").content.metric_records["metrics"]
+    assert set(measured) - set(left) == {"test-accuracy"}
+
+
+# --- how much ------------------------------------------------------------------------------------
+
+
+def test_the_rounds_of_a_day(device: Path) -> None:
+    """Each is counted over processes, and evaluations are not; the next day begins anew."""
+    write_policy(device, "per_day: {rounds: 2}")
+    statuses = []
+    for _ in range(3):
+        (trained,) = decode_train_reply(send_message(device, TRAIN, "train").content)
+        statuses.append(trained.status)
+        send_message(device, EVALUATE, "evaluate")
+    assert statuses == [Status.DONE, Status.DONE, Status.UNAVAILABLE]
+    today = datetime.now(UTC).date()
+    assert trained.reason == (
+        f"its node takes no part: it trains for 2 rounds a day, and has for 2 on {today}"
+    )
+    counted = device / USAGE_FILE
+    assert json.loads(counted.read_text()) == {"day": f"{today}", "rounds": 2, "examples": 12}
+    counted.write_text(
+        json.dumps({"day": f"{today - timedelta(days=1)}", "rounds": 2, "examples": 12})
+    )
+    (trained,) = decode_train_reply(send_message(device, TRAIN, "train").content)
+    assert trained.status is Status.DONE
+
+
+def test_the_examples_of_a_day(device: Path) -> None:
+    """The round that exceeds them is the last."""
+    write_policy(device, "per_day: {examples: 7}")
+    statuses = [
+        decode_train_reply(send_message(device, TRAIN, "train").content)[0].status for _ in range(3)
+    ]
+    assert statuses == [Status.DONE, Status.DONE, Status.UNAVAILABLE]
+
+
+def test_a_misplaced_count_allows_nothing(tmp_path: Path) -> None:
+    """The message names the file."""
+    usage = UsageLog(tmp_path / "nowhere" / USAGE_FILE)
+    with pytest.raises(SettingsError, match=f"{USAGE_FILE} must be a file that the node can write"):
+        usage.count_round(DailyLimit(rounds=1))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"day": 3}', '{"hour": 1}', "null"])
+def test_a_count_that_is_damaged_begins_anew(tmp_path: Path, text: str) -> None:
+    """What is in the file is of another day, or of none."""
+    (tmp_path / USAGE_FILE).write_text(text)
+    usage = UsageLog(tmp_path / USAGE_FILE)
+    assert usage.count_round(DailyLimit(rounds=1)) is None
+    assert usage.count_round(DailyLimit(rounds=1)) is not None
+
+
+# --- the file ------------------------------------------------------------------------------------
+
+
+def test_all_of_a_policy(tmp_path: Path) -> None:
+    """Every key has its place."""
+    (tmp_path / "node.yaml").write_text(
+        "privacy: {noise_multiplier: 1.1, clipping_norm: 2, clips_here: true}\n"
+        "withhold: [loss]\n"
+        "accept: {experiments: ['fedau/*'], models: [mlp], strategies: [fedau]}\n"
+        "per_day: {rounds: 100, examples: 1000000}\n"
+    )
+    assert load_policy(tmp_path / "node.yaml") == NodePolicy(
+        PrivacyRequirement(1.1, 2, clips_here=True),
+        ("loss",),
+        Allowlist(("fedau/*",), ("mlp",), ("fedau",)),
+        DailyLimit(100, 1000000),
+    )
+
+
+def test_the_example_of_the_documentation(tmp_path: Path) -> None:
+    """It has every key, and is read as it says."""
+    page = (Path(__file__).parents[3] / "docs" / "deployment.md").read_text()
+    (example,) = re.findall(r"```yaml\n(privacy:.*?)```", page, re.DOTALL)
+    (tmp_path / "node.yaml").write_text(example)
+    found = load_policy(tmp_path / "node.yaml")
+    assert found.privacy == PrivacyRequirement(1.0, 2.0, clips_here=True)
+    assert found.withhold == ("loss", "accuracy")
+    assert found.accept.experiments == ("custom", "fedau/*")
+    assert found.per_day == DailyLimit(200, 100000)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[", "must be YAML that can be read: while parsing"),
+        ("- a", "the file must be a mapping with privacy, withhold, accept, per_day, got ['a']"),
+        (
+            "privacy: 3",
+            "privacy must be a mapping with noise_multiplier, clipping_norm, clips_here, got 3",
+        ),
+        ("privacy: {least: 3}", "privacy.least is not a key of node.yaml; allowed are noise_multi"),
+        ("privacy: {noise: 3}", "is not a key of node.yaml; did you mean noise_multiplier?"),
+        ("acept: {}", "acept is not a key of node.yaml; did you mean accept?"),
+        (
+            "privacy: {noise_multiplier: -1}",
+            "privacy.noise_multiplier must be a number > 0, or null, got -1",
+        ),
+        ("privacy: {clips_here: 1}", "privacy.clips_here must be true or false, got 1"),
+        ("per_day: {rounds: 1.5}", "per_day.rounds must be a whole number >= 0, or null, got 1.5"),
+        ("accept: {models: mlp}", "accept.models must be a list of names, got 'mlp'"),
+        (
+            "withhold: [num-examples]",
+            f"withhold must be a list of {', '.join(EVALUATION_KEYS)}, got ['num-examples']",
+        ),
+        ("!!python/object/apply:os.system [true]", "could not determine a constructor"),
+    ],
+)
+def test_mistakes_in_a_policy_are_one_line(tmp_path: Path, text: str, problem: str) -> None:
+    """The error names the file, the allowed values and the given one."""
+    path = tmp_path / "node.yaml"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as error:
+        load_policy(path)
+    assert str(error.value).startswith(str(path))
+    assert problem in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_where_a_policy_is(tmp_path: Path) -> None:
+    """Beside the data, or where the node config says."""
+    data = tmp_path / "own.npz"
+    assert find_policy("", str(data)) is None
+    assert find_policy("", "") is None
+    (tmp_path / "node.yaml").touch()
+    assert find_policy("", str(data)) == tmp_path / "node.yaml"
+    assert find_policy("/etc/other.yaml", str(data)) == Path("/etc/other.yaml")
