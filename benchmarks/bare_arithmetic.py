@@ -95,7 +95,7 @@ class BareCNN:
 
     def __init__(self, job: BareJob) -> None:
         channels, height, width = job.shape
-        assert job.hidden is not None  # noqa: S101
+        assert job.hidden is not None
         sizes = [NUM_CHANNELS * (height // 4) * (width // 4), *job.hidden, NUM_CLASSES]
         self.images = self._to_channels_last(torch.rand(job.batch_size, channels, height, width))
         self.labels = torch.randint(NUM_CLASSES, (job.batch_size,))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .flower.protocol import NativeProtocol as NativeProtocol
-    from .flower.standard_protocol import StandardProtocol as StandardProtocol
+    from .flower.protocol import StandardProtocol as StandardProtocol
     from .flower.strategies import AFL as AFL
     from .flower.strategies import MIFA as MIFA
     from .flower.strategies import TERM as TERM
@@ -61,7 +61,7 @@ _EXPORTS = {
     "TERM": "flower.strategies",
     "get_strategy": "flower.strategies",
     "NativeProtocol": "flower.protocol",
-    "StandardProtocol": "flower.standard_protocol",
+    "StandardProtocol": "flower.protocol",
     "ComposedStrategy": "flower.strategy",
     "WaitingGrid": "flower.waiting_grid",
     "Robustness": "rules.robustness",

@@ -84,6 +84,13 @@ class NodeRegistry:
     held_out : iterable of int
         The clients that never train. The registry waits for them and they can be evaluated, but
         they are neither ``registered`` nor ``unregistered``.
+
+    Attributes
+    ----------
+    nodes : frozenset of int
+        The connected nodes.
+    is_open : bool
+        Whether further clients may join.
     """
 
     def __init__(
@@ -104,7 +111,7 @@ class NodeRegistry:
         self._get_refusal = get_refusal or _accept_any_client
         self._closing_reason = ""
         self._expected = set(clients or ())
-        self._is_open = clients is None
+        self.is_open = clients is None
         self._clients_by_key = clients_by_key
         self._key_of: dict[int, str] = {}
         self._refused_nodes: set[int] = set()
@@ -114,14 +121,14 @@ class NodeRegistry:
         self._query_after: dict[int, float] = {}
         self._claims: dict[int, tuple[int, ...]] = {}
         self._node_of: dict[int, int] = {}
-        self._connected: set[int] = set()
+        self.nodes: frozenset[int] = frozenset()
         self._registered_set: set[int] = set()
         self._registered = np.zeros(0, dtype=np.int64)
 
     def find_node(self, client: int) -> int | None:
         """Return the connected node that hosts ``client``, or None."""
         node = self._node_of.get(client)
-        return node if node in self._connected else None
+        return node if node in self.nodes else None
 
     @property
     def registered(self) -> IntArray:
@@ -135,7 +142,7 @@ class NodeRegistry:
 
     def mark_registered(self, clients: Iterable[int]) -> None:
         """Treat ``clients`` as registered, whether or not their nodes are connected."""
-        if self._is_open:
+        if self.is_open:
             self._expected.update(clients)
         self._registered_set |= self._expected.intersection(clients)
 
@@ -155,23 +162,13 @@ class NodeRegistry:
         return tuple(sorted(self._expected - self._registered_set - self._held_out))
 
     @property
-    def nodes(self) -> frozenset[int]:
-        """The connected nodes."""
-        return frozenset(self._connected)
-
-    @property
     def connected_clients(self) -> frozenset[int]:
         """The clients on connected nodes."""
-        return frozenset(k for k in self._registered_set if self.find_node(k) is not None)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether further clients may join."""
-        return self._is_open
+        return frozenset(k for k in self._registered_set if self._node_of.get(k) in self.nodes)
 
     def close(self, reason: str) -> None:
         """Accept no further clients, and refuse a node that joins with a new one."""
-        self._is_open = False
+        self.is_open = False
         self._closing_reason = f": {reason}"
 
     def wait_for_nodes(self, grid: Grid, at_least: int, *, first: bool) -> None:
@@ -184,6 +181,8 @@ class NodeRegistry:
         ------
         ClientsMissingError
             In the first call, if no connected node's ClientApp answers the query.
+        RunError
+            In the first call of a resumed run, if none of its earlier nodes is connected.
         """
         required = self._required if first else frozenset()
         query_deadline = time.monotonic() + (QUERY_SECONDS if first else 0.0)
@@ -191,12 +190,14 @@ class NodeRegistry:
         while True:
             for problem in self.refresh(grid):
                 log(WARNING, "A node cannot take part: %s", problem)
-            if first and len(self._connected) >= max(1, at_least):
+            if first and len(self.nodes) >= max(1, at_least):
                 self._check_queries()
             missing = sorted(required - self._registered_set)
             now = time.monotonic()
             enough = len(self.connected_clients) >= max(1, at_least) and not missing
             if enough and (not self._queries or now >= query_deadline):
+                if first:
+                    self._check_nodes()
                 return
             if now - reminded > REMIND_SECONDS:
                 reminded = now
@@ -213,8 +214,8 @@ class NodeRegistry:
         """Return the nodes that host ``clients``, each with its clients, all ascending."""
         groups: dict[int, list[int]] = {}
         for client in sorted(clients):
-            node = self.find_node(client)
-            if node is not None:
+            node = self._node_of.get(client)
+            if node in self.nodes:
                 groups.setdefault(node, []).append(client)
         return {node: tuple(group) for node, group in groups.items()}
 
@@ -247,7 +248,7 @@ class NodeRegistry:
                 break
             state = (
                 f"{found} of {len(self._expected)} clients found on "
-                f"{len(self._connected)} nodes; missing clients: {abbreviate(missing)}"
+                f"{len(self.nodes)} nodes; missing clients: {abbreviate(missing)}"
             )
             if late:
                 refusals = "".join(f" {refusal}." for refusal in self._refusals)
@@ -264,7 +265,7 @@ class NodeRegistry:
             "%d of %d clients found on %d nodes",
             found,
             len(self._expected),
-            len(self._connected),
+            len(self.nodes),
         )
 
     def refresh(self, grid: Grid) -> list[str]:
@@ -273,22 +274,22 @@ class NodeRegistry:
         The next call reads replies that arrive later. Returns the problems of nodes that cannot
         take part; later calls query them again.
         """
-        before, self._connected = self._connected, self._find_admitted_nodes(grid)
+        before, self.nodes = self.nodes, frozenset(self._find_admitted_nodes(grid))
         now = time.monotonic()
-        for node in self._connected - before:
+        for node in self.nodes - before:
             self._query_after.setdefault(node, now)
         waiting = set(self._queries.values())
         queried = [
             node
             for node, after in sorted(self._query_after.items())
-            if node in self._connected and node not in waiting and after <= now
+            if node in self.nodes and node not in waiting and after <= now
         ]
         if queried:
             query = encode_standard_query if self._standard else encode_query
             messages = [Message(query(), node, MessageType.QUERY) for node in queried]
             sent = zip(grid.push_messages(messages), queried, strict=False)
             self._queries.update({query: node for query, node in sent if query})
-        if self._connected != before:
+        if self.nodes != before:
             self._reassign_clients()
         return self._read_query_replies(grid) if self._queries else []
 
@@ -328,11 +329,14 @@ class NodeRegistry:
                 self._retry_query(node)
                 problems.append(problem)
         # A node that left may have taken the query with it.
-        self._queries = {k: n for k, n in self._queries.items() if n in self._connected}
+        self._queries = {k: n for k, n in self._queries.items() if n in self.nodes}
         return problems
 
+    def _check_nodes(self) -> None:
+        """Check the nodes with which a run starts."""
+
     def _check_queries(self) -> None:
-        if self._query_hint and self._connected <= self._without_query and not self._claims:
+        if self._query_hint and self.nodes <= self._without_query and not self._claims:
             raise ClientsMissingError(self._query_hint.format("no ClientApp here"))
 
     def _describe_query_error(self, node: int, reason: str) -> str:
@@ -353,7 +357,7 @@ class NodeRegistry:
             clients = decode_hosted_clients(reply.content, standard=self._standard)
         except ProtocolError as error:
             return sanitize(error, MAX_REASON_LENGTH)
-        if self._is_open and len(clients) > MAX_JOINING_CLIENTS:
+        if self.is_open and len(clients) > MAX_JOINING_CLIENTS:
             return (
                 f"{self._describe_node(node)} claims {len(clients)} clients, at most "
                 f"{MAX_JOINING_CLIENTS} may join"
@@ -410,7 +414,7 @@ class NodeRegistry:
 
     def _is_expected(self, client: int) -> bool:
         """Say whether a client may take part; while clients may join, any id may."""
-        if self._is_open and client >= 0:
+        if self.is_open and client >= 0:
             self._expected.add(client)
         return client in self._expected
 
@@ -420,7 +424,7 @@ class NodeRegistry:
     def _reassign_clients(self) -> None:
         """Reassign clients whose node has left to the first other node that claims them."""
         for node, clients in self._claims.items():
-            if node in self._connected:
+            if node in self.nodes:
                 for client in clients:
                     if self.find_node(client) is None:
                         self._node_of[client] = node
@@ -471,18 +475,11 @@ class NodeIdRegistry(NodeRegistry):
         self._node_of.update(nodes)
         self._assigned_nodes = frozenset(nodes.values())
 
-    def wait_for_nodes(self, grid: Grid, at_least: int, *, first: bool) -> None:
-        """Wait for this many nodes.
-
-        Raises
-        ------
-        RunError
-            If a resumed run has none of its earlier nodes.
-        """
-        super().wait_for_nodes(grid, at_least, first=first)
-        if first and self._assigned_nodes and not self._assigned_nodes & self._connected:
+    def _check_nodes(self) -> None:
+        """Raise RunError if a resumed run has none of its earlier nodes."""
+        if self._assigned_nodes and not self._assigned_nodes & self.nodes:
             raise RunError(
-                f"resume_from needs nodes that the run had before, got {len(self._connected)} "
+                f"resume_from needs nodes that the run had before, got {len(self.nodes)} "
                 "others: with client_ids=node-order a node is known by its id, which a simulation "
                 "draws anew for every run. Set client_ids=query in a run from its start"
             )
@@ -495,11 +492,11 @@ class NodeIdRegistry(NodeRegistry):
 
     def refresh(self, grid: Grid) -> list[str]:
         """Note the connected nodes, and assign the remaining clients to the new ones."""
-        self._connected = set(grid.get_node_ids())
-        if not self._node_of and len(self._connected) < self._num_required:
+        self.nodes = frozenset(grid.get_node_ids())
+        if not self._node_of and len(self.nodes) < self._num_required:
             return []
-        new = sorted(self._connected - set(self._node_of.values()))
-        if self._is_open:
+        new = sorted(self.nodes - set(self._node_of.values()))
+        if new and self.is_open:
             self._expect_joiners(len(new))
         unassigned = sorted(self._expected - self._node_of.keys())
         self._node_of.update(zip(unassigned, new, strict=False))

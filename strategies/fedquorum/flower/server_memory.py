@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from numpy.typing import NDArray
 
@@ -30,6 +30,12 @@ class ServerMemory:
     def __post_init__(self) -> None:
         make_store = self.rules.hooks.client_start
         self.client_start = None if make_store is None else make_store()
+
+    @classmethod
+    def from_rules(cls, rules: RuleSet) -> Self | None:
+        """Return the memory of these rules, None if they need none."""
+        needs_memory = rules.memory is not None or rules.hooks.client_start is not None
+        return cls(rules) if needs_memory else None
 
     @property
     def steps_without_updates(self) -> bool:

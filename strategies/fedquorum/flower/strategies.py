@@ -42,9 +42,7 @@ from .codec import (
     WEIGHTED_BY_KEY,
     NamedArrays,
 )
-from .protocol import DynamicProtocol
-from .session import Connection
-from .standard_protocol import MetricsAggregation, StandardProtocol
+from .protocol import DynamicProtocol, MetricsAggregation, StandardProtocol
 from .strategy import ComposedStrategy
 
 if TYPE_CHECKING:
@@ -286,7 +284,7 @@ class DropInStrategy(ComposedStrategy):
         """Restore the state that ``get_state`` returned after a round, with the same clients."""
         joiners = Population.open(self.population.required)
         population = joiners.with_clients(state["known"].tolist())
-        self._reset_state(Connection.from_rules(self.rules, population, self.communication))
+        self._reset_state(population)
         super().restore(state, model)
         (self._session.has_trained,) = state["has_trained"].tolist()
         assignments = zip(state["seats.client"].tolist(), state["seats.node"].tolist(), strict=True)

@@ -3,7 +3,7 @@
 One round::
 
     configure_train     ``rules.plan_round`` -> one train message for each node
-    aggregate_train     read the replies -> ``decide_round`` -> the server's step
+    aggregate_train     receive, close, decide, apply: see ``round``
     configure_evaluate  priority clients: training loss and accuracy; all or priority: test split
     aggregate_evaluate  F(w_{t+1}) for the next broadcast
 
@@ -26,38 +26,32 @@ from numpy.typing import NDArray
 from ..errors import StateError
 from ..rules.composition import RuleSet
 from ..rules.decisions import ClientEvaluation, RoundReport
-from ..rules.round import NO_OBJECTIVE, decide_round
+from ..rules.round import NO_OBJECTIVE, RoundOutcomes, decide_round
 from ..rules.state_arrays import StateArrays
 from ..rules.types import Population, RoundPlan
 from ..server.state import ServerState
-from .codec import (
-    NamedArrays,
-    encode_arrays,
-    encode_objective,
-    view_arrays,
+from .codec import EvaluateRequest, NamedArrays, encode_arrays, encode_objective, view_arrays
+from .evaluation import (
+    EvaluationPlan,
+    build_client_evaluations,
+    check_evaluation,
+    find_candidates,
+    select_usable_evaluations,
+    update_objective,
 )
 from .protocol import NativeProtocol
 from .round import (
     RoundContext,
     apply_round,
-    build_client_evaluations,
-    build_round_outcomes,
     build_train_requests,
     clip_updates,
     close_round,
+    compute_gram_matrix,
     receive_updates,
     start_round,
-    update_objective,
 )
 from .server_memory import ServerMemory
-from .session import (
-    Connection,
-    EvaluationPlan,
-    NodeSession,
-    Traffic,
-    find_candidates,
-    select_usable_evaluations,
-)
+from .session import NodeSession, Traffic
 from .waiting_grid import Arrival, WaitingGrid, is_flower_grid
 
 
@@ -121,32 +115,21 @@ class ComposedStrategy(Strategy):
         self, rules: RuleSet, *, population: Population, communication: NativeProtocol | None = None
     ) -> None:
         self.rules = rules
+        self.communication = communication or NativeProtocol()
         self._step_result = StepResult()
-        connection = Connection.from_rules(rules, population, communication or NativeProtocol())
-        self._reset_state(connection)
+        self._reset_state(population)
 
-    def _reset_state(self, connection: Connection) -> None:
+    def _reset_state(self, population: Population) -> None:
         """Reset all state for a new set of clients."""
-        self._connection = connection
-        self._state = ServerState.initial(self.rules, connection.population)
-        self._memory = ServerMemory(self.rules)
+        self.communication.check_rules(self.rules)
+        self.population = population
+        self._session = NodeSession(self.communication, population, self.rules)
+        self._state = ServerState.initial(self.rules, population)
+        self._memory = ServerMemory.from_rules(self.rules)
         self._next_plan: tuple[int, RoundPlan] | None = None
         self._context: RoundContext | None = None
         self._objective_clients: frozenset[int] = frozenset()
-
-    @property
-    def communication(self) -> NativeProtocol:
-        """The protocol with the nodes."""
-        return self._connection.communication
-
-    @property
-    def population(self) -> Population:
-        """All clients, and which of them have priority."""
-        return self._connection.population
-
-    @property
-    def _session(self) -> NodeSession:
-        return self._connection.session
+        self._evaluation_clients: frozenset[int] = frozenset()
 
     # --- state for a run loop to read, record and restore ------------------------------------
 
@@ -156,7 +139,7 @@ class ComposedStrategy(Strategy):
         return replace(
             self._step_result,
             traffic=self._session.traffic,
-            state_bytes=self._memory.nbytes + self._state.nbytes,
+            state_bytes=self._state.nbytes + (0 if self._memory is None else self._memory.nbytes),
             disconnected=self._session.find_disconnected(self.population),
         )
 
@@ -165,9 +148,10 @@ class ComposedStrategy(Strategy):
 
         The arrays may be the strategy's: write them before the next round, and do not change them.
         """
-        registered = self._session.registry.registered
-        arrays = self._state.to_arrays(self.rules, self._memory.updates, registered)
-        return {**arrays, **self._memory.get_state()}
+        registered, memory = self._session.registry.registered, self._memory
+        updates = None if memory is None else memory.updates
+        arrays = self._state.to_arrays(self.rules, updates, registered)
+        return arrays if memory is None else {**arrays, **memory.get_state()}
 
     def restore(self, state: Mapping[str, NDArray[Any]], model: NamedArrays) -> None:
         """Restore the state that ``get_state`` returned after a round, and the model of that round.
@@ -180,7 +164,8 @@ class ComposedStrategy(Strategy):
             If the state belongs to other rules, other clients or another model.
         """
         self._state = ServerState.from_arrays(state, self.rules, self.population, model)
-        self._memory.restore(state, model, self.population)
+        memory = self._memory or ServerMemory(self.rules)
+        memory.restore(state, model, self.population)
         self._session.registry.mark_registered(state["known"].tolist())
         self._next_plan = None
 
@@ -189,13 +174,25 @@ class ComposedStrategy(Strategy):
 
         ``arrays`` is the model after that round. The result is None if all clients start from it.
         """
+        if self._memory is None:
+            return None
         weighting, model = self._state.round_state.weighting, view_arrays(arrays)
         mean = self._memory.compute_mean_start_model(weighting, model, self.population)
         return None if mean is None else encode_arrays(mean)
 
     def summary(self) -> None:
-        """Log the parts of the strategy."""
-        self._connection.log_summary(self.rules)
+        """Log the clients, the settings of the protocol, and the rules."""
+        population, rules = self.population, self.rules
+        if population.clients:
+            log(INFO, "\t├──> Clients: %d", len(population.clients))
+        if population.non_priority_clients:
+            log(INFO, "\t├──> Priority: %s", list(population.priority_clients))
+        self.communication.log_summary()
+        log(INFO, "\t├──> Selection: %s", rules.selection)
+        log(INFO, "\t├──> Weighting: %s", rules.weighting)
+        log(INFO, "\t├──> Divisor: %s", rules.denominator)
+        log(INFO, "\t├──> Server optimizer: %s", rules.server_optimizer)
+        log(INFO, "\t└──> Server learning rate: %s", rules.server_lr_schedule.schedule)
 
     # --- before round 1 ----------------------------------------------------------------------
 
@@ -255,60 +252,97 @@ class ComposedStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return one train message for each node that hosts a selected client."""
+        # A plan is over the clients that can be reached now, so connections are noted first.
         self._update_population(grid)
         plan = self._plan_round(server_round)
-        model, priority = view_arrays(arrays), self.population.priority
-        connection, memory = self._connection, self._memory
+        session, model, priority = self._session, view_arrays(arrays), self.population.priority
+        busy = self._state.clock.busy_clients if self.communication.virtual_clock else ()
+        clients_by_node = session.route_clients(grid, plan.clients, busy)
+        # All inputs of the round are fixed here: aggregate_train decides from them alone.
         self._context = context = start_round(
-            server_round, plan, model, grid, connection, state=self._state, memory=memory
+            server_round,
+            plan,
+            model,
+            clients_by_node,
+            self.communication,
+            rules=self.rules,
+            state=self._state,
+            memory=self._memory,
+            population=self.population,
         )
-        self._session.prepare_replies(
-            grid, plan.clients, context.clients_by_node, model, priority=priority
-        )
-        node_counts = (len(context.clients_by_node), len(self._session.registry.nodes))
+        session.prepare_replies(grid, plan.clients, clients_by_node, model, priority=priority)
+        node_counts = (len(clients_by_node), len(session.registry.nodes))
         log(INFO, "configure_train: Sampled %d nodes (out of %d)", *node_counts)
-        requests = build_train_requests(context, self._state.objective, priority)
         contents = {
             node: self.communication.build_train_content(arrays, request)
-            for node, request in requests.items()
+            for node, request in build_train_requests(
+                context, self._state.objective, priority
+            ).items()
         }
-        return self._session.build_messages(contents, MessageType.TRAIN, server_round, config)
+        return session.build_messages(contents, MessageType.TRAIN, server_round, config)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Weight and combine the updates, and step; return no model if no update counted."""
-        context = self._get_round_context(server_round)
-        population, communication = self.population, self.communication
-        session, state = self._session, self._state
-        results = receive_updates(replies, context, session, communication)
-        closing = close_round(
-            context, results, session, communication, state.clock, priority=population.priority
-        )
-        clipped = clip_updates(closing.outcomes, results, context)
-        # In the standard protocol F(w_t) follows from the clients' train results.
-        objective = state.objective or NO_OBJECTIVE if communication.is_native else None
+        context, session, state = self._context, self._session, self._state
+        if context is None or context.server_round != server_round:
+            raise StateError(f"round {server_round} was not configured")
+        communication, population = self.communication, self.population
+        # 1. Receive. Each update is validated on arrival, so that no rule ever reads a bad one, and
+        #    added up if its weight is known, so that no more than one model is in memory.
+        results = receive_updates(replies, context, session)
+        # 2. Close. Who replied too late is known only now, and must not count for any rule.
+        closing = close_round(context, results, session, state, population.priority)
+        outcomes = closing.outcomes
+        clip_indicators: tuple[bool, ...] = ()
+        if context.mechanism is not None:
+            # The noise covers clipped updates only, so clipping precedes every decision.
+            outcomes, clip_indicators = clip_updates(
+                outcomes, results, context.model, context.mechanism
+            )
+        # 3. Decide, from numbers alone: the audit repeats this call from the records.
         decision = decide_round(
             self.rules,
             population,
             state.round_state,
             server_round=server_round,
             plan=context.plan,
-            objective=objective,
-            outcomes=build_round_outcomes(clipped.outcomes, context, results, session),
+            # In the standard protocol F(w_t) follows from the clients' train results.
+            objective=state.objective or NO_OBJECTIVE if communication.is_native else None,
+            outcomes=RoundOutcomes(
+                outcomes,
+                registered=session.registry.registered,
+                gram=lambda: compute_gram_matrix(outcomes, results, context.model),
+                unregistered=session.registry.unregistered,
+            ),
             robustness=communication.robustness,
         )
-        memory, optimizer_state = self._memory, state.optimizer
+        # 4. Apply. A step that is not finite, or that privacy forbids, takes the decision back.
         applied = apply_round(
-            context, results, decision, optimizer_state, memory=memory, population=population
+            context,
+            results,
+            decision,
+            state.optimizer,
+            rules=self.rules,
+            memory=self._memory,
+            population=population,
         )
         decision = applied.decision
-        state = replace(state, round_state=decision.next_state, optimizer=applied.optimizer_state)
-        norm = context.compute_next_norm(clipped.clip_indicators)
-        self._state = replace(state, clock=closing.clock, clipping_norm=norm)
-        simulated_seconds = closing.clock.now if communication.virtual_clock else None
+        # 5. Keep the state only now: a round that failed above has changed nothing.
+        self._state = replace(
+            state,
+            round_state=decision.next_state,
+            optimizer=applied.optimizer_state,
+            clock=closing.clock,
+            clipping_norm=None
+            if context.mechanism is None
+            else context.mechanism.compute_next_norm(clip_indicators, len(context.plan.clients)),
+        )
         report = replace(
-            decision.report, late_replies=closing.late_replies, simulated_seconds=simulated_seconds
+            decision.report,
+            late_replies=closing.late_replies,
+            simulated_seconds=closing.clock.now if communication.virtual_clock else None,
         )
         self._step_result = replace(self._step_result, last_report=report)
         session.log_round(decision.report, results)
@@ -331,7 +365,7 @@ class ComposedStrategy(Strategy):
         plan = EvaluationPlan(clients)
         if communication.is_native:
             population, rules = self.population, self.rules
-            available = self._session.available_clients
+            available = communication.get_available_clients(self._session.registry)
             reports = replace(self._state.round_state.reports, available=available)
             candidates = find_candidates(
                 server_round + 1, population, reports, rules, self._plan_round
@@ -358,9 +392,19 @@ class ComposedStrategy(Strategy):
     def _read_evaluations(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ClientEvaluation, ...]:
-        """Return the clients' evaluations, and store their amounts of data."""
-        results = self._session.collect_evaluate_results(replies, server_round)
-        evaluations = build_client_evaluations(results, self.population, self.communication.metric)
+        """Return the clients' evaluations, and store their amounts of data.
+
+        Raises
+        ------
+        RunError
+            If the evaluation failed on every node.
+        """
+        session, metric = self._session, self.communication.metric
+        results = session.collect_evaluate_results(replies, server_round)
+        model = f"the model after round {server_round}" if server_round else "the first model"
+        nodes, expected = session.clients_by_node, self._evaluation_clients
+        check_evaluation(results, nodes, expected, model=model, metric=metric)
+        evaluations = build_client_evaluations(results, self.population, metric)
         self._state = self._state.with_evaluations(self.rules, evaluations)
         return evaluations
 
@@ -372,12 +416,6 @@ class ComposedStrategy(Strategy):
         )
         self._step_result = replace(self._step_result, evaluations=evaluations)
 
-    def _get_round_context(self, server_round: int) -> RoundContext:
-        """Return the inputs with which a round started."""
-        if self._context is None or self._context.server_round != server_round:
-            raise StateError(f"round {server_round} was not configured")
-        return self._context
-
     # --- parts -------------------------------------------------------------------------------
 
     def _update_population(self, grid: Grid, *, evaluating: bool = False) -> None:
@@ -385,14 +423,14 @@ class ComposedStrategy(Strategy):
         population = self._session.update_population(grid, self.population, evaluating=evaluating)
         if population is not self.population:
             self._state = self._state.with_clients(self.rules, self.population, population)
-            self._connection = replace(self._connection, population=population)
+            self.population = population
             self._next_plan = None
 
     def _plan_round(self, server_round: int) -> RoundPlan:
         """Return the plan of a round; the previous round may ask for it early."""
         if self._next_plan is not None and self._next_plan[0] == server_round:
             return self._next_plan[1]
-        available = self._session.available_clients
+        available = self.communication.get_available_clients(self._session.registry)
         reports = replace(self._state.round_state.reports, available=available)
         plan = self.rules.plan_round(server_round - 1, self.population, reports)
         plan = replace(plan, clients_apply_gate=self.communication.is_native)
@@ -408,13 +446,30 @@ class ComposedStrategy(Strategy):
         evaluation_plan: EvaluationPlan,
         user_config: ConfigRecord,
     ) -> list[Message]:
-        priority = self.population.priority
+        plan, session, priority = evaluation_plan, self._session, self.population.priority
         self._objective_clients = self.rules.selection.select_objective_clients(
-            priority.intersection(evaluation_plan.objective_clients)
+            priority.intersection(plan.objective_clients)
         )
-        return self._session.build_evaluate_messages(
-            server_round, grid, arrays, evaluation_plan, priority=priority, user_config=user_config
-        )
+        train_clients = frozenset((*plan.objective_clients, *plan.recorded_clients))
+        test_clients = frozenset(plan.test_clients)
+        self._evaluation_clients = clients = test_clients | train_clients
+        clients_by_node = session.route_clients(grid, clients)
+        session.prepare_replies(grid, clients, clients_by_node, None, priority=priority)
+        requests = {
+            node: EvaluateRequest(
+                server_round,
+                hosted,
+                train=tuple(k in train_clients for k in hosted),
+                test=tuple(k in test_clients for k in hosted),
+                evaluates_local_model=plan.evaluates_local_model,
+            )
+            for node, hosted in clients_by_node.items()
+        }
+        contents = {
+            node: self.communication.build_evaluate_content(arrays, request)
+            for node, request in requests.items()
+        }
+        return session.build_messages(contents, MessageType.EVALUATE, server_round, user_config)
 
 
 def _should_read_once(kind: type[Strategy]) -> bool:

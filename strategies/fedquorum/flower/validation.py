@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..rules.metrics import METRICS
 from ..sanitize import abbreviate
 from ..server.exact_sum import MAX_VALUE, ExponentBins, PartialSums
-from .codec import EvaluateResult, Status, TrainResult, count_bytes
+from .codec import EvaluateResult, Status, TrainResult
 
 MAX_NUM_EXAMPLES = 10**12
 MAX_LOSS = 1e15
@@ -55,16 +55,6 @@ def find_origin_problem(reply: Message, expected_reply: ExpectedReply) -> str | 
     if expected and metadata.reply_to_message_id and metadata.reply_to_message_id != expected:
         return "a reply to another message than the one that its node was sent"
     return None
-
-
-def find_size_problem(reply: Message, max_bytes: int) -> str | None:
-    """Return why a reply is too large to be read, or None if it is not."""
-    if reply.has_error():
-        return None
-    size = count_bytes(reply.content)
-    return (
-        f"a reply of {size} bytes, at most {max_bytes} are expected" if size > max_bytes else None
-    )
 
 
 def compute_max_reply_bytes(num_clients: int, model: Mapping[str, NDArray[Any]] | None) -> int:
@@ -129,11 +119,15 @@ def find_form_problem(
 def find_value_problem(result: TrainResult, limits: Limits) -> str | None:
     """Return the unusable number of a well-formed result, or None."""
     find_weight_problem = _find_weight_problem if limits.any_weight else _find_num_examples_problem
-    return (
-        find_weight_problem(result.num_examples)
-        or _find_metric_problem(result, limits)
-        or find_number_problem(result.arrays or {})
-    )
+    problem = find_weight_problem(result.num_examples)
+    if problem is not None:
+        return problem
+    loss, accuracy = result.loss, result.accuracy
+    if loss is not None and not limits.any_loss and not 0 <= loss <= MAX_LOSS:
+        return f"loss is {loss}, not in [0, {MAX_LOSS:.0e}]"
+    if accuracy is not None and not limits.any_accuracy and not 0 <= accuracy <= 1:
+        return f"accuracy is {accuracy}, not in [0, 1]"
+    return find_number_problem(result.arrays or {})
 
 
 def find_seconds_problem(seconds: float | None) -> str | None:
@@ -205,7 +199,7 @@ def find_evaluation_problem(
         ("test-", result.test_metric),
         ("validation-", result.validation_metric),
     ):
-        if not metric_range.contains(value):
+        if not math.isnan(value) and not metric_range.contains(value):
             limits = f"[{metric_range.low:g}, {metric_range.high:g}]"
             problem = problem or f"{prefix}metric is {value}, not in {limits}"
     return problem
@@ -224,15 +218,6 @@ def _find_weight_problem(value: float | None) -> str | None:
         return "num-examples is missing"
     if not (math.isfinite(value) and value >= 0):
         return f"the amount of data is {value}, not a finite number >= 0"
-    return None
-
-
-def _find_metric_problem(result: TrainResult, limits: Limits) -> str | None:
-    loss, accuracy = result.loss, result.accuracy
-    if loss is not None and not limits.any_loss and not 0 <= loss <= MAX_LOSS:
-        return f"loss is {loss}, not in [0, {MAX_LOSS:.0e}]"
-    if accuracy is not None and not limits.any_accuracy and not 0 <= accuracy <= 1:
-        return f"accuracy is {accuracy}, not in [0, 1]"
     return None
 
 

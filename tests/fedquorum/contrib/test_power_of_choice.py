@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fedquorum.contrib import PowerOfChoice
 from fedquorum.errors import ParameterError
-from fedquorum.flower.standard_protocol import StandardProtocol
+from fedquorum.flower.protocol import StandardProtocol
 from fedquorum.rules.composition import RuleSet
 from fedquorum.rules.round import RoundState
 from fedquorum.rules.selection import Sampling

@@ -4,9 +4,9 @@ import math
 
 import pytest
 from fedquorum.flower.codec import EvaluateResult, Status
+from fedquorum.flower.evaluation import EvaluationPlan, build_client_evaluations, update_objective
 from fedquorum.flower.protocol import NativeProtocol
-from fedquorum.flower.round import build_client_evaluations, update_objective
-from fedquorum.flower.session import EvaluationPlan, ReplyResults
+from fedquorum.flower.session import ReplyResults
 from fedquorum.flower.validation import MAX_LOSS
 from fedquorum.metrics.fairness import weighted_mean
 from fedquorum.rules.composition import RuleSet

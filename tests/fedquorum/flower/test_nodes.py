@@ -71,7 +71,7 @@ def test_refusals_are_stored_up_to_a_limit(caplog: pytest.LogCaptureFixture) -> 
     for number in range(30):
         claimed = range(1000 * number + 1, 1000 * number + 1000)
         registry._query_after.clear()
-        registry._connected.clear()
+        registry.nodes = frozenset()
         registry.refresh(KeyedGrid([[*claimed]]))
     assert len(registry._refusals) == MAX_REFUSALS_STORED
     assert len(caplog.records) <= 30 * (MAX_REFUSALS_SHOWN + 1)

@@ -13,14 +13,8 @@ from fedquorum.flower.codec import (
     decode_evaluate_reply,
     encode_evaluate_reply,
 )
-from fedquorum.flower.session import (
-    NodeSum,
-    ReplyResults,
-    check_evaluation,
-    collect_results,
-    reject_unusable_sum,
-    select_usable_evaluations,
-)
+from fedquorum.flower.evaluation import check_evaluation, select_usable_evaluations
+from fedquorum.flower.session import NodeSum, ReplyResults, read_replies, reject_unusable_sum
 from fedquorum.flower.validation import ExpectedReply, Limits, find_origin_problem, find_sum_problem
 from fedquorum.rules.types import KnownWeights
 from fedquorum.server.exact_sum import BinnedSum, ExponentBins
@@ -68,14 +62,19 @@ def collect_by_client(
 ) -> ReplyResults[EvaluateResult]:
     """Return the results of node 7, with clients 0 and 1, and node 8, with client 2."""
     asked_at = {7: of_first, 8: (2,)}
-    return collect_results(
+    results = ReplyResults[EvaluateResult]()
+    arriving = read_replies(
         replies,
         asked_at,
         ExpectedReply(GROUP),
         decode_evaluate_reply,
-        EvaluateResult,
+        results,
+        kind=EvaluateResult,
         max_bytes=lambda count: 2**20,
+        keeps_arrays=True,
     )
+    assert {node for node, _ in arriving} <= asked_at.keys()
+    return results
 
 
 def test_results_are_sorted_by_client_and_counted() -> None:

@@ -25,8 +25,8 @@ from fedquorum.flower.codec import (
     encode_arrays,
     encode_train_reply,
 )
+from fedquorum.flower.protocol import StandardProtocol
 from fedquorum.flower.round import get_streaming_weights
-from fedquorum.flower.standard_protocol import StandardProtocol
 from fedquorum.records.reader import load_run
 from fedquorum.report.seed_groups import group_runs
 from fedquorum.report.tables import build_privacy_table

@@ -20,13 +20,13 @@ NamedArrays = dict[str, NDArray[Any]]
 
 def encode_arrays(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     """Return the record of named arrays, in the bytes of ``Array(ndarray)``."""
-    return ArrayRecord({name: _encode_array(np.asarray(a)) for name, a in arrays.items()})
-
-
-def _encode_array(array: NDArray[Any]) -> Array:
-    # Joining copies the numbers once; converting them to bytes first would be a second copy.
-    data = b"".join((_build_header(array.dtype, array.shape), np.ascontiguousarray(array).data))
-    return Array(str(array.dtype), array.shape, SType.NUMPY, data)
+    record = ArrayRecord()
+    for name, given in arrays.items():
+        array = np.asarray(given)
+        # Joining copies the numbers once; converting them to bytes first would be a second copy.
+        data = b"".join((_build_header(array.dtype, array.shape), np.ascontiguousarray(array).data))
+        record[name] = Array(str(array.dtype), array.shape, SType.NUMPY, data)
+    return record
 
 
 @lru_cache
@@ -50,16 +50,16 @@ def view_arrays(record: ArrayRecord) -> NamedArrays:
     number.
     """
     check_names(record, "an array")
-    return {name: _decode_array(name, array) for name, array in record.items()}
-
-
-def _decode_array(name: str, array: Array) -> NDArray[Any]:
-    if array.stype != SType.NUMPY:
-        raise ProtocolError(f"array '{name}' is serialized as {array.stype!r}, not {SType.NUMPY}")
-    try:
-        return _parse_array(array.data)
-    except Exception as error:  # NumPy's header parser raises many types of errors
-        raise ProtocolError(f"array '{name}' cannot be read: {error}") from error
+    arrays = {}
+    for name, array in record.items():
+        if array.stype != SType.NUMPY:
+            kind = f"serialized as {array.stype!r}, not {SType.NUMPY}"
+            raise ProtocolError(f"array '{name}' is {kind}")
+        try:
+            arrays[name] = _parse_array(array.data)
+        except Exception as error:  # NumPy's header parser raises many types of errors
+            raise ProtocolError(f"array '{name}' cannot be read: {error}") from error
+    return arrays
 
 
 def _parse_array(data: bytes) -> NDArray[Any]:
@@ -93,19 +93,15 @@ def count_bytes(content: RecordDict) -> int:
 
 def _count_config_bytes(record: ConfigRecord) -> int:
     """Return the bytes by Flower's rule; Flower's own function raises for empty lists and texts."""
-    return sum(
-        len(key) + _count_value_bytes(value if isinstance(value, list) else [value])
-        for key, value in record.items()
-    )
-
-
-def _count_value_bytes(values: list[Any]) -> int:
-    """Return the bytes of a list of scalars, which all have one type."""
-    if not values:
-        return 0
-    if isinstance(values[0], str | bytes):
-        return sum(map(len, values))
-    return len(values) * (1 if isinstance(values[0], bool) else 8)
+    size = 0
+    for key, value in record.items():
+        values: list[Any] = value if isinstance(value, list) else [value]
+        size += len(key)
+        if values and isinstance(values[0], str | bytes):
+            size += sum(map(len, values))
+        elif values:  # all scalars of a list have one type
+            size += len(values) * (1 if isinstance(values[0], bool) else 8)
+    return size
 
 
 RecordT = TypeVar("RecordT", ArrayRecord, MetricRecord, ConfigRecord)
@@ -118,3 +114,8 @@ def select_records(content: RecordDict, kind: type[RecordT]) -> dict[str, Record
     which would keep its arrays in memory until Python collects cycles.
     """
     return {name: record for name, record in content.items() if isinstance(record, kind)}
+
+
+def drop_arrays(content: RecordDict) -> RecordDict:
+    """Return a reply without its arrays."""
+    return RecordDict({k: v for k, v in content.items() if not isinstance(v, ArrayRecord)})

@@ -218,11 +218,6 @@ def add_response_times(content: RecordDict, times: Mapping[int, float]) -> Recor
     return RecordDict({**content, RESPONSE_TIMES: record})
 
 
-def drop_arrays(content: RecordDict) -> RecordDict:
-    """Return a reply without its arrays."""
-    return RecordDict({k: v for k, v in content.items() if not isinstance(v, ArrayRecord)})
-
-
 def drop_metrics(content: RecordDict, keys: Collection[str]) -> RecordDict:
     """Return a reply without these metrics of any client."""
     metrics = select_records(content, MetricRecord).get(METRICS, MetricRecord())

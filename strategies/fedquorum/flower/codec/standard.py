@@ -99,16 +99,17 @@ def decode_standard_train_reply(
             return replace(next(failed, (absent or [nobody])[0]), client=None)
         _check_one_client(results)
     metrics = _read_metrics(content)
-    num_examples = _read_required_number(metrics, weighted_by_key)
-    loss_key = next((key for key in loss_keys if key in metrics), None)
-    if needs_loss and loss_key is None:
-        raise _build_missing_error(metrics, loss_keys)
+    num_examples = _read_required_number(metrics, (weighted_by_key,))
+    if needs_loss:
+        loss: float | None = _read_required_number(metrics, loss_keys)
+    else:
+        loss = _read_number(metrics, next((key for key in loss_keys if key in metrics), ""))
     arrays = [view_arrays(record) for record in select_records(content, ArrayRecord).values()]
     return TrainResult(
         None,
         Status.DONE,
         num_examples=num_examples,
-        loss=None if loss_key is None else _read_number(metrics, loss_key, required=needs_loss),
+        loss=loss,
         accuracy=_read_number(metrics, accuracy_key),
         arrays=arrays[0] if arrays else None,
     )
@@ -138,7 +139,7 @@ def decode_standard_evaluate_reply(content: RecordDict, *, weighted_by_key: str)
         _check_one_client(decode_evaluate_reply(content))
     metrics = _read_metrics(content)
     return EvaluateResult(
-        None, Status.DONE, num_examples=_read_required_number(metrics, weighted_by_key)
+        None, Status.DONE, num_examples=_read_required_number(metrics, (weighted_by_key,))
     )
 
 
@@ -161,25 +162,22 @@ def _read_metrics(content: RecordDict) -> Mapping[str, Any]:
     return metrics
 
 
-def _read_number(metrics: Mapping[str, Any], key: str, *, required: bool = False) -> float | None:
-    """Return a number, or None if it is missing or a list; a required number cannot be a list."""
+def _read_number(metrics: Mapping[str, Any], key: str) -> float | None:
+    """Return a number, None if it is missing or a list."""
     value: float | list[float] | None = metrics.get(key)
+    return None if isinstance(value, list) else value
+
+
+def _read_required_number(metrics: Mapping[str, Any], keys: Sequence[str]) -> float:
+    """Return the number of the first of these keys, which cannot be a list."""
+    key = next((key for key in keys if key in metrics), None)
+    if key is None:
+        looked_for = " or ".join(f"'{key}'" for key in keys)
+        found_keys = ", ".join(f"'{key}'" for key in sorted(metrics)) or "no metrics"
+        raise ProtocolError(
+            f"{looked_for} is missing in the metrics{FOUND_KEYS_PREFIX}{found_keys}"
+        )
+    value: float | list[float] = metrics[key]
     if isinstance(value, list):
-        if required:
-            raise ProtocolError(f"'{key}' must be a single number, got a list")
-        return None
+        raise ProtocolError(f"'{key}' must be a single number, got a list")
     return value
-
-
-def _read_required_number(metrics: Mapping[str, Any], key: str) -> float:
-    value = _read_number(metrics, key, required=True)
-    if value is None:
-        raise _build_missing_error(metrics, (key,))
-    return value
-
-
-def _build_missing_error(metrics: Mapping[str, Any], keys: Sequence[str]) -> ProtocolError:
-    """Return the error for metrics without any of these keys; it names the keys found."""
-    looked_for = " or ".join(f"'{key}'" for key in keys)
-    found_keys = ", ".join(f"'{key}'" for key in sorted(metrics)) or "no metrics"
-    return ProtocolError(f"{looked_for} is missing in the metrics{FOUND_KEYS_PREFIX}{found_keys}")
