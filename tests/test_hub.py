@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT, APP = PYPROJECT["project"], PYPROJECT["tool"]["flwr"]["app"]
 IN_A_BUNDLE = ("client_app/", "conf/", "server_app/", "strategies/fedquorum/")
-NOT_READ = ("strategies/fedquorum/py.typed", "server_app/report/templates/")
+NOT_READ = ("strategies/fedquorum/py.typed", "strategies/fedquorum/report/templates/")
 """What type checkers read, and what ``templates_generated.py`` is made of."""
 
 

@@ -227,5 +227,6 @@ def test_the_files_that_a_guide_names_are_there(page: str) -> None:
     words = {word for code in re.findall(r"`([^`\n]+)`", text) for word in code.split()}
     paths = {word for word in words if re.fullmatch(r"[\w./-]+(\.(py|yaml|md|toml)|/)", word)}
     roots = [ROOT, *(ROOT / name for name in ("strategies/fedquorum", "client_app", "server_app"))]
-    roots.append(ROOT / "strategies/fedquorum/weighting")  # for base.py, of which each kind has one
+    rules = ROOT / "strategies/fedquorum/rules"
+    roots += [rules, rules / "weighting"]  # for base.py, of which each kind has one
     assert not [path for path in paths if not any((root / path).exists() for root in roots)]

@@ -307,9 +307,9 @@ def test_damaged_runs_are_excluded_and_reported(
     assert main([str(tmp_path / "runs"), "--output", str(tmp_path / "report")]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
-    assert lines[0] == f"fedquorum report: left out: {foreign}/manifest.json: format is missing"
+    assert lines[0] == f"fedquorum-report: left out: {foreign}/manifest.json: format is missing"
     part = torn / "clients" / "part-00000.parquet"
-    assert lines[1].startswith(f"fedquorum report: left out: {part}: ")
+    assert lines[1].startswith(f"fedquorum-report: left out: {part}: ")
     text = read_page_text((tmp_path / "report" / "report.html").read_text())
     assert f"{foreign}/manifest.json: format is missing" in text
     (row,) = {row["runs"] for row in read_csv_rows(tmp_path / "report" / "table.csv")}
@@ -324,8 +324,8 @@ def test_damaged_runs_alone_are_an_error(
     (run / "config.yaml").unlink()
     assert main([str(run), "--output", str(tmp_path / "report")]) == 1
     first, last = capsys.readouterr().err.splitlines()
-    assert first.startswith("fedquorum report: left out: expected a file of a run, got")
-    assert last == "fedquorum report: expected a run that can be read, got none"
+    assert first.startswith("fedquorum-report: left out: expected a file of a run, got")
+    assert last == "fedquorum-report: expected a run that can be read, got none"
     assert not (tmp_path / "report").exists()
 
 
@@ -359,7 +359,7 @@ def test_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) 
     printed = capsys.readouterr()
     assert printed.out == ""
     assert len(printed.err.splitlines()) == 1
-    assert printed.err.startswith("fedquorum report: expected a folder")
+    assert printed.err.startswith("fedquorum-report: expected a folder")
     assert str(tmp_path / name) in printed.err
     assert not (tmp_path / "report").exists()
 
@@ -372,7 +372,7 @@ def test_an_output_that_is_a_file_is_refused(
     (tmp_path / "file").write_text("")
     assert main([str(run), "--output", str(tmp_path / "file")]) == 1
     error = capsys.readouterr().err
-    assert error.startswith("fedquorum report: --output must be a folder to write to, got")
+    assert error.startswith("fedquorum-report: --output must be a folder to write to, got")
     assert len(error.splitlines()) == 1
 
 

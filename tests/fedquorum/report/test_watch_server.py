@@ -409,11 +409,11 @@ def test_a_port_in_use_and_a_missing_folder(
     assert main(["--watch", str(run / "manifest.json")]) == 1
     first, *others = capsys.readouterr().err.splitlines()
     assert first == (
-        f"fedquorum report: --port must be a port that is free (0 takes any), got {port}: "
+        f"fedquorum-report: --port must be a port that is free (0 takes any), got {port}: "
         "Address already in use"
     )
     assert others == [
-        f"fedquorum report: --watch must be a run or a folder with runs, got {path}"
+        f"fedquorum-report: --watch must be a run or a folder with runs, got {path}"
         for path in (tmp_path / "nowhere", run / "manifest.json")
     ]
 
