@@ -155,7 +155,9 @@ class NameTable:
         return next((first for first, today in files if today == name), name)
 
     def restore_value(self, column: str, value: Any) -> Any:
-        """Return the first commit's value of a text in a column."""
+        """Return the first commit's value of a text, or a list of texts, in a column."""
+        if isinstance(value, list):
+            return [self.restore_value(column, element) for element in value]
         if isinstance(value, str):
             for first, today in self.get_section("values").items():
                 if first.startswith(f"{column}=") and today == value:

@@ -12,6 +12,7 @@ from typing import Any
 import fedquorum
 import pytest
 import yaml
+from fedquorum.records.provenance import AUDIT_PACKAGES, REPORT_PACKAGES
 from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -22,6 +23,7 @@ ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
 LIBRARY = tomllib.loads((ROOT / "strategies" / "pyproject.toml").read_text())["project"]
+EXTRAS = ("audit", "report")
 TYPED = "Typing :: Typed"
 MAX_WORDS = 60
 """The longest entry of the changelog; details are in the documents."""
@@ -73,19 +75,25 @@ def get_ranges(requirements: list[str]) -> dict[str, str]:
 
 
 def test_the_app_repeats_the_librarys_requirements() -> None:
-    """Same ranges, those of the extra ``audit`` too; the app does not require the library."""
+    """Same ranges, those of the extras too; the app does not require the library."""
     app = get_ranges(PROJECT["dependencies"])
     library = get_ranges(LIBRARY["dependencies"])
     assert library.keys() == {"cryptography", "filelock", "flwr", "numpy", "piqp", "scipy"}
-    needed = library | get_ranges(LIBRARY["optional-dependencies"]["audit"])
+    extras = {name: get_ranges(LIBRARY["optional-dependencies"][name]) for name in EXTRAS}
+    assert extras["report"].pop("fedquorum") == ""
+    assert extras["audit"].keys() == set(AUDIT_PACKAGES.values())
+    assert (extras["audit"] | extras["report"]).keys() == set(REPORT_PACKAGES.values())
+    needed = library | extras["audit"] | extras["report"]
     assert {name: app.get(name) for name in needed} == needed
     assert "fedquorum" not in app
     assert (PROJECT["name"], LIBRARY["name"]) == ("fedquorum-app", "fedquorum")
 
 
-def test_each_project_has_one_command() -> None:
+def test_each_project_has_its_commands() -> None:
     """The app's audit is ``fedquorum audit``; ``server_app`` is a name that users' apps have."""
-    assert LIBRARY["scripts"] == {"fedquorum-audit": "fedquorum.audit.cli:main"}
+    assert LIBRARY["scripts"] == {
+        f"fedquorum-{name}": f"fedquorum.{name}.cli:main" for name in EXTRAS
+    }
     assert PROJECT["scripts"] == {"fedquorum": "fedquorum_app:main"}
     assert callable(fedquorum_app.main)
 

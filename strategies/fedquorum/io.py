@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout, lock_descriptor
-from safetensors import SafetensorError
 
 from .errors import RunError
 
@@ -41,7 +40,7 @@ def atomic_write(path: Path, *, durable: bool = False) -> Iterator[Path]:
         partial.replace(path)
         if durable:
             fsync(path.parent)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise cannot_write_error(path, error) from None
     finally:
         partial.unlink(missing_ok=True)

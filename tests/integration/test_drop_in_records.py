@@ -1,4 +1,4 @@
-"""Another project's app whose server is killed: its records resume, and the library audits them.
+"""Another project's app whose server is killed: the library resumes, audits and draws the run.
 
 The processes have the library alone on their path: no module of the app can be imported.
 """
@@ -33,6 +33,7 @@ from flwr.clientapp import ClientApp
 from fedquorum import FedAU
 from fedquorum.audit.cli import main as audit
 from fedquorum.records import checkpoint
+from fedquorum.report.cli import main as report
 from grid import InProcessGrid
 
 checkpoint.MIN_SECONDS_BETWEEN, checkpoint.MAX_TIME_FRACTION = 0.0, 1e9  # one after every round
@@ -66,16 +67,16 @@ if KILLED_IN:
     run(records="killed")
 run(resume_from="killed")
 run(records="whole")
-sys.exit(audit(["."]))
+sys.exit(audit(["."]) or report(["killed", "whole", "--output", "drawn"]))
 """
 
 
-def test_a_killed_server_resumes_in_a_separate_app(tmp_path: Path) -> None:
+def test_a_killed_server_resumes_and_is_drawn_in_a_separate_app(tmp_path: Path) -> None:
     """The model and the audit trail have the bits of a run that nobody killed."""
     library = str(ROOT / "strategies")
     program = FOREIGN.format(absent=ABSENT, here=str(tmp_path), library=library)
     (tmp_path / "foreign.py").write_text(program)
-    shutil.copy(ROOT / "server_app" / "in_process.py", tmp_path / "grid.py")
+    shutil.copy(ROOT / "server_app" / "engines" / "in_process.py", tmp_path / "grid.py")
 
     def foreign(killed_in: int) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -93,6 +94,10 @@ def test_a_killed_server_resumes_in_a_separate_app(tmp_path: Path) -> None:
     done = foreign(0)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.count("9 of 9 rounds") == done.stdout.count(format_summary_line(0)) == 2
+    drawn = tmp_path / "drawn"
+    assert "FedAU" in (drawn / "report.html").read_text()
+    assert {"report.html", "tables.md", "table.csv"} <= {path.name for path in drawn.iterdir()}
+    assert list(drawn.glob("figures/*.png"))
     (resumed,) = json.loads((killed / "manifest.json").read_text())["resumed"]
     assert 0 < resumed["round"] < 6
     names = ("model.safetensors", "population.parquet")

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from collections.abc import Iterable, Iterator
@@ -21,9 +22,11 @@ from tests.integration.conftest import BIN, ROOT
 from tests.reference.fedau import compute_omegas
 
 LIBRARY = ROOT / "strategies"
+TEMPLATES = LIBRARY / "fedquorum" / "report" / "templates"
 REQUIRED = ("cryptography", "filelock", "flwr", "numpy", "piqp", "scipy")
 ABSENT = ("torch", "hydra", "omegaconf", "pyarrow", "safetensors", "pandas", "ray")
 SOURCES = {path.relative_to(LIBRARY).as_posix() for path in (LIBRARY / "fedquorum").rglob("*.py")}
+SOURCES.add("fedquorum/report/published.yaml")
 MOST_BYTES_OF_A_BUNDLE = 10 * 2**20
 ROUNDS, CLIENTS = 12, 4
 # A ClientApp and a ServerApp written for Flower's FedAvg; every update adds 1 to every number.
@@ -189,18 +192,48 @@ def bare_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             link = packages / name
             if not link.exists():
                 link.symlink_to(Path(str(installed.locate_file(name))))
-    zipfile.ZipFile(wheel).extractall(packages)
+    shutil.unpack_archive(wheel, packages, "zip")
     return folder / "bin" / "python"
 
 
 @pytest.mark.slow
 def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
-    """Every module, the mark that it is typed, the licence; no module of the app."""
+    """Every module, the published results, the mark that it is typed, the license; no template."""
     names = zipfile.ZipFile(wheel).namelist()
     assert in_library(names) == SOURCES | {"fedquorum/py.typed"}
     others = set(names) - in_library(names)
     assert all(".dist-info/" in name for name in others)
     assert [name for name in others if name.endswith("/licenses/LICENSE")]
+
+
+@pytest.mark.slow
+def test_the_source_archive_has_what_a_wheel_is_built_from(built: Path) -> None:
+    """And the templates, from which a module is generated."""
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    templates = {path.relative_to(LIBRARY).as_posix() for path in TEMPLATES.iterdir()}
+    assert len(templates) > 5
+    assert SOURCES | templates <= names
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("command", "extra"), [("audit", "audit"), ("report", "report")])
+def test_a_command_without_its_extra_is_one_line(
+    bare_python: Path, tmp_path: Path, command: str, extra: str
+) -> None:
+    """It names the extra, and the packages that are missing."""
+    code = f"import sys; from fedquorum.{command}.cli import main; sys.exit(main(['.']))"
+    done = subprocess.run(
+        [str(bare_python), "-I", "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert line.startswith(f"fedquorum-{command}: ")
+    assert f"which the extra {extra} brings: pip install pyarrow safetensors" in line
 
 
 @pytest.mark.slow
@@ -252,7 +285,7 @@ def test_a_foreign_app_runs_in_a_bare_environment(bare_python: Path, tmp_path: P
     for name, text in FOREIGN_APP.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    shutil.copy(ROOT / "server_app" / "in_process.py", tmp_path / "grid.py")
+    shutil.copy(ROOT / "server_app" / "engines" / "in_process.py", tmp_path / "grid.py")
     done = subprocess.run(
         [bare_python, "run.py"],
         cwd=tmp_path,

@@ -118,7 +118,7 @@ class CheckpointStore:
         except OSError as error:
             raise RunError(f"{self._folder} cannot be made: {error.strerror}") from None
         with atomic_write(path, durable=True) as partial:
-            save_file(tensors, partial, {"checkpoint": json.dumps(metadata)})
+            save_arrays(tensors, partial, {"checkpoint": json.dumps(metadata)})
             digest = _compute_sha256(partial)
         with atomic_write(path.with_suffix(".sha256"), durable=True) as partial:
             partial.write_text(f"{digest}  {path.name}\n")
@@ -296,6 +296,22 @@ def _build_checkpoint(
         records,
         settings,
     )
+
+
+def save_arrays(
+    arrays: Mapping[str, NDArray[Any]], path: Path, metadata: dict[str, str] | None = None
+) -> None:
+    """Write arrays to a safetensors file.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written, for safetensors has an error of its own for a full disk.
+    """
+    try:
+        save_file(dict(arrays), path, metadata)
+    except SafetensorError as error:
+        raise OSError(str(error)) from None
 
 
 def _compute_sha256(path: Path) -> str:

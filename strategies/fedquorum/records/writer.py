@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 
 from ..client.availability.rates import ParticipationRates
 from ..errors import RunError
@@ -23,7 +22,7 @@ from ..rules.decisions import ClientEvaluation, RoundReport
 from ..rules.state_arrays import StateArrays
 from ..rules.types import Population
 from .callback import RunCallback
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, save_arrays
 from .legs import find_changed_settings
 from .provenance import RunInfo, get_utc_time
 from .reader import FORMAT_VERSION, read_manifest
@@ -378,7 +377,7 @@ class RunWriter:
             If it cannot be written.
         """
         with atomic_write(self.directory / name, durable=True) as partial:
-            save_file(dict(arrays), partial)
+            save_arrays(arrays, partial)
 
     def _write_manifest(self) -> None:
         with atomic_write(self.directory / MANIFEST_FILE, durable=True) as partial:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fedquorum.audit.check import audit_run
 from fedquorum.audit.cli import MAX_MISMATCHES_SHOWN, format_summary_line, main
-from fedquorum.records import provenance as needed
+from fedquorum.records import provenance
 
 from tests.fedquorum.records.made import change_table
 from tests.snapshot import Snapshot
@@ -115,7 +115,7 @@ def test_a_missing_package_is_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The line says what to install."""
-    monkeypatch.setattr(needed, "AUDIT_PACKAGES", {"yaml": "pyyaml", "nowhere": "not-there"})
+    monkeypatch.setattr(provenance, "AUDIT_PACKAGES", {"yaml": "pyyaml", "nowhere": "not-there"})
     status, _, err = run_command([str(tmp_path)], capsys)
     assert (status, len(err.splitlines())) == (1, 1)
     assert "run records need not-there, which the extra audit brings: pip install not-there" in err

@@ -28,8 +28,7 @@ from fedquorum.flower.codec import (
     encode_train_reply,
 )
 from fedquorum.flower.strategies import DropInStrategy
-from fedquorum.records import checkpoint
-from fedquorum.records import provenance as needed
+from fedquorum.records import checkpoint, provenance
 from fedquorum.records.reader import load_run, read_dataset, read_runs
 from fedquorum.registry import StrategyEntry
 from fedquorum.rules.round import NOT_FINITE, NOT_SOLVED, WEIGHT_EXCEEDS_BOUND
@@ -569,7 +568,7 @@ def test_a_missing_extra_is_reported_at_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The error comes before any round and says what to install."""
-    monkeypatch.setattr(needed, "AUDIT_PACKAGES", {"yaml": "pyyaml", "nowhere": "not-there"})
+    monkeypatch.setattr(provenance, "AUDIT_PACKAGES", {"yaml": "pyyaml", "nowhere": "not-there"})
     for word in ("records", "resume_from"):
         with pytest.raises(RunError, match="the extra audit brings: pip install not-there"):
             make_strategy("FedAU", **{word: tmp_path})

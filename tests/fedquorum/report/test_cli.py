@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from fedquorum.records import provenance
 from fedquorum.report.cli import main
 from fedquorum.report.experiment import build_experiments
 from fedquorum.report.final_metrics import get_last_test_metric
@@ -362,6 +363,19 @@ def test_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) 
     assert printed.err.startswith("fedquorum-report: expected a folder")
     assert str(tmp_path / name) in printed.err
     assert not (tmp_path / "report").exists()
+
+
+def test_a_missing_package_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line says what to install, also where a run is to be followed."""
+    monkeypatch.setattr(provenance, "REPORT_PACKAGES", {"yaml": "pyyaml", "nowhere": "not-there"})
+    for arguments in ([str(tmp_path)], ["--watch", str(tmp_path)]):
+        assert main(arguments) == 1
+        assert capsys.readouterr().err == (
+            "fedquorum-report: a report needs not-there, which the extra report brings: "
+            "pip install not-there\n"
+        )
 
 
 def test_an_output_that_is_a_file_is_refused(
