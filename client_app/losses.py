@@ -16,14 +16,12 @@ from fedquorum.errors import SettingsError
 from torch.nn import functional
 
 from client_app.arrays import to_device
-from client_app.data.base import FederatedData
+from client_app.data.base import IGNORE_INDEX, FederatedData
 from client_app.metrics import check_metric_for_target
 from conf.schema.rules import get_rule_settings
 from conf.schema.settings import Settings, get_evaluation_metric
 
 NUM_BINARY_CLASSES = 2
-IGNORE_INDEX = -100
-"""The label of a position of a sequence without a target."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Define the interface of a federated data set."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from client_app.arrays import to_device
-from client_app.data.summary import DataSummary
+from client_app.data.summary import DataSummary, describe_inputs, describe_target
 
 Inputs = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -19,6 +20,9 @@ Target = Literal["class", "sequence", "number"]
 Targets = NDArray[Any]
 """Classes or next tokens, int64, or numbers, float32."""
 Samples = NDArray[Any]
+
+IGNORE_INDEX = -100
+"""The label of a position of a sequence without a target, which torch ignores by default."""
 
 DTYPE_SCALES = {torch.uint8: 255, torch.int16: 32768}
 """The divisor of samples of each dtype."""
@@ -53,8 +57,8 @@ class ClientData:
     """One client's data: inputs (n, *input_shape) float32, or int64 for tokens.
 
     The targets are classes, int64 (n,); the next token at every position, int64 (n, length), or
-    -100 without a target; or numbers, float32 (n,). The test split has the distribution of the
-    training split and shares no row with any client's training split. The validation split is
+    ``IGNORE_INDEX`` without one; or numbers, float32 (n,). The test split has the distribution of
+    the training split and shares no row with any client's training split. The validation split is
     taken from the training split; it is empty unless ``data.validation_fraction`` is set.
     """
 
@@ -278,6 +282,43 @@ class FederatedData(Protocol):
 
     def get_pooled_split(self, split: Split, clients: Sequence[int]) -> PooledSplit:
         """Return one split of these clients, without copying the arrays if possible."""
+
+
+class ClientwiseData(ABC):
+    """Data whose clients are built one by one, by ``get_client``."""
+
+    num_clients: int
+    input_shape: tuple[int, ...]
+    num_classes: int
+    num_tokens = None
+    target: Target
+
+    @abstractmethod
+    def get_client(self, client: int) -> ClientData:
+        """Return the data of one client."""
+
+    @property
+    def summary(self) -> DataSummary:
+        """The interpretation of the data, known without building a client."""
+        return DataSummary(
+            self.num_clients,
+            describe_target(self.target, self.num_classes),
+            describe_inputs(self.input_shape, self.num_tokens),
+        )
+
+    def get_targets(self, client: int) -> tuple[Targets, Targets]:
+        """Return the training and test targets of a client."""
+        data = self.get_client(client)
+        return data.y_train, data.y_test
+
+    def get_labels(self, client: int) -> Labels:
+        """Return the training labels of one client."""
+        labels: Labels = self.get_client(client).y_train
+        return labels
+
+    def get_pooled_split(self, split: Split, clients: Sequence[int]) -> PooledSplit:
+        """Return one split of these clients, in new arrays."""
+        return build_pooled_split({k: select_split(self.get_client(k), split) for k in clients})
 
 
 def build_pooled_split(arrays_by_client: Mapping[int, tuple[NDArray[Any], Targets]]) -> PooledSplit:

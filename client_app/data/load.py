@@ -1,5 +1,7 @@
 """Load the data of the settings, once per process."""
 
+from functools import partial
+
 from client_app.data.base import FederatedData
 from client_app.data.sources.base import LabeledArrays
 from conf.schema.data import (
@@ -50,29 +52,24 @@ def _build_data(settings: DataSettings, seed: int) -> FederatedData:
         from client_app.data.synth import SynthData
 
         return SynthData(settings, seed)
-    if isinstance(settings, CsvSettings) and is_on_device(settings):
-        from client_app.data.single_client import load_device_table
-
-        return load_device_table(settings, seed)
-    if isinstance(settings, NpzSettings | HfSettings | ImageFolderSettings) and is_on_device(
-        settings
-    ):
+    if is_on_device(settings):
         from client_app.data.single_client import load_device_arrays
 
-        return load_device_arrays(settings, seed, lambda: _load_arrays(settings))
+        return load_device_arrays(settings, seed, partial(_load_arrays, settings))
+    if not isinstance(settings, PartitionedSettings | CsvSettings):
+        raise TypeError(f"no data set for {type(settings).__name__}")
+    from client_app.data.partitioned import PartitionedData
+
+    return PartitionedData(_load_arrays(settings), settings, seed)
+
+
+def _load_arrays(  # noqa: PLR0911 - one for each source
+    settings: PartitionedSettings | CsvSettings,
+) -> LabeledArrays:
     if isinstance(settings, CsvSettings):
-        from client_app.data.sources.csv_table import read_csv_table
-        from client_app.data.tabular import TabularData
+        from client_app.data.tabular import load_table_arrays
 
-        return TabularData(read_csv_table(settings), settings, seed)
-    if isinstance(settings, PartitionedSettings):
-        from client_app.data.partitioned import PartitionedData
-
-        return PartitionedData(_load_arrays(settings), settings, seed)
-    raise TypeError(f"no data set for {type(settings).__name__}")
-
-
-def _load_arrays(settings: PartitionedSettings) -> LabeledArrays:
+        return load_table_arrays(settings)
     if isinstance(settings, TorchvisionSettings):
         from client_app.data.sources.torchvision import load_torchvision_arrays
 

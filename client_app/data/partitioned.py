@@ -36,7 +36,10 @@ from client_app.data.sources.base import LabeledArrays
 from client_app.data.split import Rows, split_client, split_validation
 from client_app.data.summary import DataSummary, describe_inputs, describe_target
 from conf.schema.checks import check_clients
-from conf.schema.data import NaturalSettings, PartitionedSettings, get_num_clients
+from conf.schema.data import CsvSettings, NaturalSettings, PartitionedSettings, get_num_clients
+
+Divisible = PartitionedSettings | CsvSettings
+"""The settings of a data set that one process divides among its clients."""
 
 
 class PartitionedData:
@@ -51,7 +54,8 @@ class PartitionedData:
     ----------
     arrays : LabeledArrays
         The data set.
-    settings : PartitionedSettings
+    settings : PartitionedSettings or CsvSettings
+        A table is always divided into the clients that it names.
     seed : int
         The run's seed.
 
@@ -64,7 +68,7 @@ class PartitionedData:
         If the data set's own clients cannot be used; see ``partition_naturally``.
     """
 
-    def __init__(self, arrays: LabeledArrays, settings: PartitionedSettings, seed: int) -> None:
+    def __init__(self, arrays: LabeledArrays, settings: Divisible, seed: int) -> None:
         self._settings = settings
         self._seed = seed
         arrays, partition = _partition_clients(arrays, settings, seed)
@@ -72,7 +76,7 @@ class PartitionedData:
         if arrays.build_for_training is not None:
             arrays = arrays.build_for_training(self._partition.train.flat)
         self._scale: PixelNormalization | None = None
-        if settings.normalize:
+        if isinstance(settings, PartitionedSettings) and settings.normalize:
             arrays, self._scale = normalize_images(arrays, self._partition.train.flat)
         self._arrays = arrays
         self.num_clients = len(self._partition)
@@ -92,6 +96,8 @@ class PartitionedData:
     @property
     def summary(self) -> DataSummary:
         """The interpretation of the data set, and the clients left out."""
+        if self._arrays.summary is not None:
+            return self._arrays.summary
         partition = self._partition
         return DataSummary(
             self.num_clients,
@@ -138,7 +144,7 @@ class PartitionedData:
 
 
 def build_single_client(
-    arrays: LabeledArrays, settings: NaturalSettings, *, client: int, seed: int
+    arrays: LabeledArrays, settings: NaturalSettings | CsvSettings, *, client: int, seed: int
 ) -> ClientData:
     """Return the data of a single client; its test split is the test set if there is one."""
     train, test = np.arange(len(arrays.y_train)), np.arange(len(arrays.y_test))
@@ -147,7 +153,10 @@ def build_single_client(
     training, validation = split_validation(
         arrays.strata[train], settings.validation_fraction, client=client, seed=seed
     )
-    return _build_client_data(arrays, ClientSplit(train[training], test, train[validation]))
+    split = ClientSplit(train[training], test, train[validation])
+    if arrays.build_for_training is not None:
+        arrays = arrays.build_for_training(split.train)
+    return _build_client_data(arrays, split)
 
 
 def _add_validation(
@@ -178,9 +187,11 @@ def _build_client_data(arrays: LabeledArrays, split: ClientSplit) -> ClientData:
 
 
 def _partition_clients(
-    arrays: LabeledArrays, settings: PartitionedSettings, seed: int
+    arrays: LabeledArrays, settings: Divisible, seed: int
 ) -> tuple[LabeledArrays, Partition]:
     """Return the partition, and the arrays that its rows index."""
+    if isinstance(settings, CsvSettings):
+        return _partition_by_client(arrays, settings, seed)
     if isinstance(settings, NaturalSettings) and settings.partition == "natural":
         return _partition_by_client(arrays, settings, seed)
     if not arrays.pooled:
@@ -250,7 +261,7 @@ def _split_by_rule(
 
 
 def _partition_by_client(
-    arrays: LabeledArrays, settings: NaturalSettings, seed: int
+    arrays: LabeledArrays, settings: NaturalSettings | CsvSettings, seed: int
 ) -> tuple[LabeledArrays, Partition]:
     if arrays.client_train is None:
         raise DataError("data.partition must be another than natural for data without clients")

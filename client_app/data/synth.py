@@ -27,33 +27,22 @@ A client's number of samples, of both splits, is that of Li et al., 50 + lognorm
 ``samples_per_client``).
 """
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 from fedquorum.rng import make_generator
 from fedquorum.rules.rounding import round_half_even
 
-from client_app.data.base import (
-    ClientData,
-    Inputs,
-    Labels,
-    PooledSplit,
-    Split,
-    Target,
-    build_pooled_split,
-    select_split,
-)
+from client_app.data.base import ClientData, ClientwiseData, Inputs, Labels, Target
 from client_app.data.priority import parse_priority_list, sample_priority
 from client_app.data.split import split_validation
-from client_app.data.summary import DataSummary, describe_inputs, describe_target
 from conf.schema.data import SynthSettings
 
 NUM_FEATURES = 60
 NUM_CLASSES = 10
 
 
-class SynthData:
+class SynthData(ClientwiseData):
     """The clients of one SYNTH setup; the module's docstring has the formulas.
 
     ``heterogeneous`` priority means the first ids: every SYNTH client differs from every other.
@@ -61,7 +50,6 @@ class SynthData:
 
     input_shape = (NUM_FEATURES,)
     num_classes = NUM_CLASSES
-    num_tokens = None
     target: Target = "class"
 
     def __init__(self, settings: SynthSettings, seed: int) -> None:
@@ -90,29 +78,6 @@ class SynthData:
             data.y_train, self._settings.validation_fraction, client=client, seed=self._seed
         )
         return data.with_validation(*rows) if len(rows[1]) else data
-
-    @property
-    def summary(self) -> DataSummary:
-        """The interpretation of the data, known without generating it."""
-        return DataSummary(
-            self.num_clients,
-            describe_target(self.target, self.num_classes),
-            describe_inputs(self.input_shape, self.num_tokens),
-        )
-
-    def get_targets(self, client: int) -> tuple[Labels, Labels]:
-        """Return the training and test labels of a client."""
-        data = self.get_client(client)
-        return data.y_train, data.y_test
-
-    def get_labels(self, client: int) -> Labels:
-        """Return the training labels of one client."""
-        labels: Labels = self.get_client(client).y_train
-        return labels
-
-    def get_pooled_split(self, split: Split, clients: Sequence[int]) -> PooledSplit:
-        """Return one split of these clients."""
-        return build_pooled_split({k: select_split(self.get_client(k), split) for k in clients})
 
     def compute_noise_level(self, client: int) -> float:
         """Return s_j of a non-priority client's labels, in [0, 1]."""

@@ -1,7 +1,7 @@
 """Define the settings of the data sets."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from fedquorum.errors import SettingsError
 from fedquorum.rules.parameters import (
@@ -318,7 +318,11 @@ def get_num_clients(data: DataSettings) -> int:
     return data.num_clients
 
 
-def is_on_device(data: DataSettings) -> bool:
+OnDeviceSettings = CsvSettings | NpzSettings | HfSettings | ImageFolderSettings
+"""The settings of data that may be on the clients' devices only."""
+
+
+def is_on_device(data: DataSettings) -> TypeGuard[OnDeviceSettings]:
     """Say whether each device has only its client's data, and no machine has all data."""
     if isinstance(data, CsvSettings):
         return data.client_column is None

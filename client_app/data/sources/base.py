@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from client_app.data.base import Labels, LazyArray, Samples, Targets
+from client_app.data.base import IGNORE_INDEX, Labels, LazyArray, Samples, Targets
 from client_app.data.split import Rows
-
-IGNORED_TARGET = -100
-"""The label of a position of a sequence without a target."""
+from client_app.data.summary import DataSummary
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,7 @@ class LabeledArrays:
     file, or a ``LazyArray``.
 
     ``y_train`` and ``y_test`` are classes, int64 (n,), from 0 to ``num_classes`` - 1; or the next
-    token at every position of a sequence, int64 (n, length), ``IGNORED_TARGET`` without a target;
+    token at every position of a sequence, int64 (n, length), ``IGNORE_INDEX`` without a target;
     or numbers, float32 (n,), with 1 as ``num_classes``.
 
     If the data names its clients, ``client_train`` (n,) and optionally ``client_test`` (m,), int64,
@@ -32,8 +30,10 @@ class LabeledArrays:
     taken from the training rows first. Rows of ``groups`` (n,), int64, with the same number then
     stay together.
 
-    If the arrays depend on the training rows, as a vocabulary does, ``build_for_training`` returns
-    the arrays for the clients' training rows, with the same row numbers.
+    If the arrays depend on the training rows, as a vocabulary or the scale of a table's numbers
+    does, ``build_for_training`` returns the arrays for the clients' training rows, with the same
+    row numbers. ``summary`` describes data of which the arrays do not tell all, such as the names
+    of a table's columns.
 
     Raises
     ------
@@ -53,6 +53,7 @@ class LabeledArrays:
     groups: Labels | None = None
     client_names: tuple[str, ...] | None = None
     build_for_training: "Callable[[Rows], LabeledArrays] | None" = None
+    summary: DataSummary | None = None
 
     @property
     def has_classes(self) -> bool:
@@ -111,9 +112,9 @@ class LabeledArrays:
         if y.ndim == 1:
             labels = y
         else:
-            labels = y[y != IGNORED_TARGET]
+            labels = y[y != IGNORE_INDEX]
             if not labels.size:
-                raise ValueError(f"y_{split} must have a target, got {IGNORED_TARGET} everywhere")
+                raise ValueError(f"y_{split} must have a target, got {IGNORE_INDEX} everywhere")
         if labels.min() < 0 or labels.max() >= self.num_classes:
             raise ValueError(
                 f"y_{split} must be classes from 0 to {self.num_classes - 1}, got "

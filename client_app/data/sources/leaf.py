@@ -11,9 +11,8 @@ import numpy as np
 from fedquorum.errors import DataError, to_one_line
 from numpy.typing import NDArray
 
-from client_app.data.base import Targets
+from client_app.data.base import IGNORE_INDEX, Targets
 from client_app.data.sources.base import (
-    IGNORED_TARGET,
     LabeledArrays,
     build_pooled_arrays,
     count_classes,
@@ -194,7 +193,7 @@ def _encode_sequences(split: _Split, vocabulary: Vocabulary) -> tuple[NDArray[An
             f"tokens, target_tokens and count_tokens must be equally long, got {x.shape}, "
             f"{y.shape} and {counts.shape}"
         )
-    y[(counts == 0) | (y == UNKNOWN_ID)] = IGNORED_TARGET
+    y[(counts == 0) | (y == UNKNOWN_ID)] = IGNORE_INDEX
     return x, y
 
 

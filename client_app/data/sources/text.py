@@ -11,8 +11,8 @@ from fedquorum.errors import DataError, to_one_line
 from numpy.typing import NDArray
 from pyarrow import csv
 
-from client_app.data.base import Labels
-from client_app.data.sources.base import IGNORED_TARGET, LabeledArrays, build_pooled_arrays
+from client_app.data.base import IGNORE_INDEX, Labels
+from client_app.data.sources.base import LabeledArrays, build_pooled_arrays
 from client_app.data.sources.tokenizer import tokenize_texts
 from client_app.data.sources.vocabulary import (
     PADDING_ID,
@@ -205,7 +205,7 @@ def _build_next_tokens(
         sequence = np.array([i for line in lines for i in line], dtype=np.int64)
         count = -(-(len(sequence) - 1) // settings.length)
         x = np.full(count * settings.length, PADDING_ID, dtype=np.int32)
-        y = np.full(count * settings.length, IGNORED_TARGET, dtype=np.int64)
+        y = np.full(count * settings.length, IGNORE_INDEX, dtype=np.int64)
         x[: len(sequence) - 1], y[: len(sequence) - 1] = sequence[:-1], sequence[1:]
         pieces.append(x.reshape(count, settings.length))
         targets.append(y.reshape(count, settings.length))
@@ -224,7 +224,7 @@ def _build_next_tokens(
 def _renumber_tokens(arrays: LabeledArrays, rows: Rows, limit: int) -> LabeledArrays:
     """Renumber tokens: the most common ones of these rows get numbers below ``limit``."""
     first, following = arrays.x_train[rows][:, 0], arrays.y_train[rows]
-    trained_on = np.concatenate([first, following[following != IGNORED_TARGET]])
+    trained_on = np.concatenate([first, following[following != IGNORE_INDEX]])
     counts = np.bincount(trained_on, minlength=arrays.num_classes)
     tokens = np.arange(UNKNOWN_ID + 1, arrays.num_classes)
     order = tokens[np.argsort(-counts[tokens], kind="stable")]
@@ -232,9 +232,9 @@ def _renumber_tokens(arrays: LabeledArrays, rows: Rows, limit: int) -> LabeledAr
     numbers = np.full(arrays.num_classes, UNKNOWN_ID, dtype=np.int64)
     numbers[PADDING_ID] = PADDING_ID
     numbers[numbered] = np.arange(UNKNOWN_ID + 1, UNKNOWN_ID + 1 + len(numbered))
-    targets = np.where(arrays.y_train == IGNORED_TARGET, UNKNOWN_ID, arrays.y_train)
+    targets = np.where(arrays.y_train == IGNORE_INDEX, UNKNOWN_ID, arrays.y_train)
     y = numbers[targets]
-    y[y == UNKNOWN_ID] = IGNORED_TARGET
+    y[y == UNKNOWN_ID] = IGNORE_INDEX
     size = UNKNOWN_ID + 1 + len(numbered)
     return build_pooled_arrays(
         numbers[arrays.x_train[:]].astype(np.int32),

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from fedquorum.errors import SettingsError
 
-from client_app.data import load_data
+from client_app.data import load_data, tabular
 from client_app.data.base import select_split
-from client_app.data.tabular import TabularData
+from client_app.data.partitioned import PartitionedData
+from client_app.data.sources.csv_table import ClientTable, Numbers, read_csv_table
+from client_app.node.node import Node
 from conf.compose import compose_settings
 from conf.schema.data import CsvSettings
 
@@ -35,16 +37,21 @@ def save(folder: Path, seed: int = 0) -> Path:
     return path
 
 
-def load(path: Path, seed: int = 1, **settings: Any) -> TabularData:
+def load(path: Path, seed: int = 1, **settings: Any) -> PartitionedData:
     csv_settings = CsvSettings(path=str(path), client_column="client", target="label", **settings)
     data = load_data(csv_settings, seed)
-    assert isinstance(data, TabularData)
+    assert isinstance(data, PartitionedData)
     return data
 
 
-def get_rows(data: TabularData) -> list[tuple[list[int], list[int]]]:
+def read_table(path: Path) -> ClientTable:
+    """Return the table as it is read, before its numbers are scaled."""
+    return read_csv_table(CsvSettings(path=str(path), client_column="client", target="label"))
+
+
+def get_rows(data: PartitionedData) -> list[tuple[list[int], list[int]]]:
     """Return the training and the test rows of each client."""
-    return [(share.train.tolist(), share.test.tolist()) for share in data._rows]
+    return [(share.train.tolist(), share.test.tolist()) for share in data._partition]
 
 
 def read_raw_table(path: Path) -> dict[str, list[str]]:
@@ -55,9 +62,18 @@ def read_raw_table(path: Path) -> dict[str, list[str]]:
 
 def test_shapes_and_types(tmp_path: Path) -> None:
     """Float32 inputs of equal width for all clients, int64 labels, everybody with priority."""
-    data = load(save(tmp_path))
+    path = save(tmp_path)
+    data = load(path)
     assert (data.num_clients, data.input_shape, data.num_classes) == (3, (7,), 3)
-    assert data._table.columns == ("row", "size", "sparse", "kind=x", "kind=y", "kind=z", "kind=")
+    assert read_table(path).columns == (
+        "row",
+        "size",
+        "sparse",
+        "kind=x",
+        "kind=y",
+        "kind=z",
+        "kind=",
+    )
     assert data.priority == (0, 1, 2)
     for client, n in enumerate(SIZES.values()):
         client_data = data.get_client(client)
@@ -124,7 +140,7 @@ def test_test_rows_do_not_matter_for_the_scale(tmp_path: Path) -> None:
     path = save(tmp_path)
     data = load(path)
     before = data.get_client(0)
-    row = int(data._rows[0].test[0])
+    row = int(data._partition[0].test[0])
     lines = path.read_text().split("\n")
     cells = lines[1 + row].split(",")
     lines[1 + row] = ",".join([*cells[:2], "1e6", *cells[3:]])
@@ -139,17 +155,18 @@ def test_validation_rows_are_taken_from_training(tmp_path: Path) -> None:
     """The test part stays; the scale is that of what is trained on; two rows keep the one."""
     path = save(tmp_path)
     whole, data = load(path), load(path, validation_fraction=0.25)
-    for client, (before, after) in enumerate(zip(whole._rows, data._rows, strict=True)):
+    labels = read_table(path).labels
+    for client, (before, after) in enumerate(zip(whole._partition, data._partition, strict=True)):
         np.testing.assert_array_equal(after.test, before.test)
         assert sorted([*after.train, *after.validation]) == before.train.tolist()
         assert len(after.validation) == (round(0.25 * len(before.train)) if client < 2 else 0)
         split = data.get_pooled_split("validation", [client])
         assert split.rows.counts.tolist() == [len(after.validation)]
-        assert split.y[split.rows[client]].tolist() == data._table.labels[after.validation].tolist()
+        assert split.y[split.rows[client]].tolist() == labels[after.validation].tolist()
         x_train, _ = select_split(data.get_client(client), "train")
         if client < 2:
             np.testing.assert_allclose(x_train[:, :2].std(axis=0), 1, atol=1e-6)
-    assert not len(whole.get_pooled_split("validation", [0, 1, 2]).y)
+    assert not len(whole.get_pooled_split("validation", [0, 1, 2]).rows.flat)
 
 
 def test_a_constant_column_is_0(tmp_path: Path) -> None:
@@ -159,7 +176,7 @@ def test_a_constant_column_is_0(tmp_path: Path) -> None:
     constant = [lines[0] + ",same", *(line + ",0.1" for line in lines[1:])]
     path.write_text("\n".join(constant))
     data = load(path)
-    column = data._table.columns.index("same")
+    column = read_table(path).columns.index("same")
     for client in range(3):
         client_data = data.get_client(client)
         assert not client_data.x_train[:, column].any()
@@ -169,7 +186,7 @@ def test_a_constant_column_is_0(tmp_path: Path) -> None:
 def test_a_constant_column_keeps_what_differs_in_the_test_part(tmp_path: Path) -> None:
     """There the difference itself is the input."""
     path = save(tmp_path)
-    row = int(load(path)._rows[0].test[0])
+    row = int(load(path)._partition[0].test[0])
     lines = path.read_text().split("\n")
     values = [0.1] * (len(lines) - 1)
     values[row] = 2.6
@@ -180,8 +197,30 @@ def test_a_constant_column_keeps_what_differs_in_the_test_part(tmp_path: Path) -
     )
     data = load(path, num_clients=3)
     client = data.get_client(0)
-    column = data._table.columns.index("same")
+    column = read_table(path).columns.index("same")
     np.testing.assert_allclose(client.x_test[:, column], [2.5, *[0] * (len(client.x_test) - 1)])
+
+
+def test_each_client_is_scaled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that loads the training, test and validation rows of six clients scales six times."""
+    scale, counts = tabular._scale_numbers, []
+
+    def count(numbers: Numbers, *others: Any) -> Numbers:
+        counts.append(len(numbers))
+        return scale(numbers, *others)
+
+    monkeypatch.setattr(tabular, "_scale_numbers", count)
+    lines = [f"h{i % 6},{i}.5,{i % 2}" for i in range(60)]
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(["client,size,label", *lines]))
+    overrides = (
+        f"data=csv data.path={path} data.client_column=client data.target=label "
+        "data.validation_fraction=0.2 model=logistic_regression"
+    )
+    node = Node(compose_settings("custom", overrides).settings)
+    node.load_clients(range(6))
+    node.load_clients(range(0, 6, 2))
+    assert counts == [10] * 6
 
 
 @pytest.mark.parametrize("fill", ["median", "mean"])
@@ -189,10 +228,10 @@ def test_a_column_without_numbers_is_0(tmp_path: Path, fill: str) -> None:
     """Clients b and c have none at all; one that only the test part has says nothing either."""
     path = save(tmp_path)
     data = load(path, imputation=fill)
-    column = data._table.columns.index("sparse")
+    column = read_table(path).columns.index("sparse")
     for client in (1, 2):
         assert not data.get_client(client).x_train[:, column].any()
-    row = int(data._rows[1].test[0])
+    row = int(data._partition[1].test[0])
     lines = path.read_text().split("\n")
     cells = lines[1 + row].split(",")
     lines[1 + row] = ",".join([*cells[:3], "9", *cells[4:]])
@@ -278,20 +317,22 @@ def test_slow_libraries_are_not_needed(tmp_path: Path) -> None:
 # --- real files ------------------------------------------------------------------------------
 
 
-def real(experiment: str, file: Path) -> TabularData:
+def real(experiment: str, file: Path) -> tuple[PartitionedData, ClientTable]:
     overrides = f"strategy=fedavg data.path={file}"
-    data = load_data(compose_settings(experiment, overrides).settings.data, 1)
-    assert isinstance(data, TabularData)
-    return data
+    settings = compose_settings(experiment, overrides).settings.data
+    data = load_data(settings, 1)
+    assert isinstance(data, PartitionedData)
+    assert isinstance(settings, CsvSettings)
+    return data, read_csv_table(settings)
 
 
 def test_real_berka(berka_file: Path) -> None:
     """621 loans of 7 regions, 75 of them in default; each test part has both."""
-    data = real("aaggff/berka", berka_file)
+    data, table = real("aaggff/berka", berka_file)
     assert (data.num_clients, data.num_classes, data.input_shape) == (7, 2, (16,))
-    assert data._table.client_names[0] == "Prague"
-    assert data._table.classes == ("0", "1")
-    assert [c for c in data._table.columns if "=" in c] == [
+    assert table.client_names[0] == "Prague"
+    assert table.classes == ("0", "1")
+    assert [c for c in table.columns if "=" in c] == [
         f"frequency=POPLATEK {word}" for word in ("MESICNE", "PO OBRATU", "TYDNE")
     ]
     clients = [data.get_client(k) for k in range(7)]
@@ -306,23 +347,23 @@ def test_real_berka(berka_file: Path) -> None:
 
 def test_real_heart(real_file: Callable[[str], Path]) -> None:
     """920 patients of 4 hospitals, the authors' 15 columns and one for a missing restecg."""
-    data = real("aaggff/heart", real_file("heart_uci.csv"))
+    data, table = real("aaggff/heart", real_file("heart_uci.csv"))
     assert (data.num_clients, data.num_classes, data.input_shape) == (4, 2, (16,))
-    assert data._table.client_names == ("cleveland", "hungarian", "switzerland", "va")
-    assert data._table.columns == (
+    assert table.client_names == ("cleveland", "hungarian", "switzerland", "va")
+    assert table.columns == (
         *("age", "sex", "trestbps", "chol", "fbs", "thalach", "exang", "oldpeak"),
         *("cp=1", "cp=2", "cp=3", "cp=4", "restecg=0", "restecg=1", "restecg=2", "restecg="),
     )
     np.testing.assert_array_equal(
-        data._table.categories.sum(axis=0), [46, 174, 204, 496, 551, 179, 188, 2]
+        table.categories.sum(axis=0), [46, 174, 204, 496, 551, 179, 188, 2]
     )
     clients = [data.get_client(k) for k in range(4)]
     assert [len(client.y_train) + len(client.y_test) for client in clients] == [303, 294, 123, 200]
     positive = [int(client.y_train.sum() + client.y_test.sum()) for client in clients]
     assert positive == [139, 106, 115, 149]
-    chol = data._table.columns.index("chol")
-    assert np.isnan(data._table.numbers[:, chol]).sum() == 30
-    assert (data._table.numbers[:, chol] == 0).sum() == 172
+    chol = table.columns.index("chol")
+    assert np.isnan(table.numbers[:, chol]).sum() == 30
+    assert (table.numbers[:, chol] == 0).sum() == 172
     assert not clients[2].x_train[:, chol].any()  # Switzerland has nothing but 0
     for client in clients:
         np.testing.assert_allclose(client.x_train[:, :8].mean(axis=0), 0, atol=1e-5)
