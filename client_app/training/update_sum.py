@@ -27,6 +27,8 @@ class PyTorch(NumPyBackend):
         The device of the tensors.
     """
 
+    add = torch.add
+
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
@@ -37,10 +39,6 @@ class PyTorch(NumPyBackend):
     def create_empty(self, size: int) -> torch.Tensor:
         """Return an uninitialized float64 tensor of ``size`` numbers."""
         return torch.empty(size, dtype=torch.float64, device=self._device)
-
-    def add(self, terms: torch.Tensor, constant: float, out: torch.Tensor) -> None:
-        """Write terms + constant into ``out``."""
-        torch.add(terms, constant, out=out)
 
     def to_numpy(self, array: torch.Tensor) -> NDArray[np.float64]:
         """Return a tensor as a NumPy array."""

@@ -30,7 +30,6 @@ from ..rules.parameters import (
     OneOf,
 )
 from ..rules.robustness import Robustness
-from ..rules.rounding import round_down_in_binary
 from ..rules.rule import check_parameters, parameter
 from ..rules.types import Population
 from ..server.privacy import GaussianMechanism
@@ -361,8 +360,8 @@ class DynamicProtocol(NativeProtocol):
             clients = tuple(k for k in clients if k in registry.connected_clients)
         if self.fraction_evaluate == 1.0:
             return tuple(sorted(clients))
-        size = round_down_in_binary(self.fraction_evaluate, len(clients))
-        size = max(size, self.min_evaluate_nodes)
+        # The product is one of floats, as in Flower's strategies.
+        size = max(int(self.fraction_evaluate * len(clients)), self.min_evaluate_nodes)
         size = min(size, len(clients)) if self.fraction_evaluate > 0 else 0
         sampled = make_generator(0, "evaluation", server_round).permutation(len(clients))[:size]
         return tuple(sorted(clients[i] for i in sampled.tolist()))

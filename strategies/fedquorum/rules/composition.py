@@ -108,7 +108,7 @@ class RuleSet:
         """Whether clients evaluate the initial model, before round 1."""
         return self.needs_objective or self.hooks.before_round is not None
 
-    @property
+    @cached_property
     def requests_losses(self) -> bool:
         """Whether clients evaluate the model that they receive."""
         weighting = self.weighting
@@ -133,7 +133,7 @@ class RuleSet:
         """Whether every client trains a local model."""
         return self.selection.trains_local_models
 
-    @property
+    @cached_property
     def denominator(self) -> str:
         """The denominator of the weights, in words."""
         selection, weighting = self.selection, self.weighting
@@ -165,10 +165,10 @@ class RuleSet:
 
     def get_optimizer_at(self, t: int) -> ServerOptimizer[Any]:
         """Return the server optimizer with the learning rate of round t (from 0)."""
-        optimizer, factor = self.server_optimizer, self.server_lr_schedule.compute_factor(t)
-        if factor == 1.0:
+        optimizer, schedule = self.server_optimizer, self.server_lr_schedule
+        if schedule.schedule == "constant":
             return optimizer
-        changed = {"learning_rate": optimizer.learning_rate * factor}
+        changed = {"learning_rate": optimizer.learning_rate * schedule.compute_factor(t)}
         return replace(optimizer, **changed)  # type: ignore[type-var]
 
     def compute_max_share(self, num_clients: int, t: int = 0) -> float:

@@ -107,7 +107,7 @@ class RoundReport:
     @property
     def is_empty(self) -> bool:
         """Whether no update counted, so that the model stayed the same."""
-        return self.num_admitted == 0
+        return not any(decision.weight != 0.0 for decision in self.decisions)
 
     @property
     def theta(self) -> float | None:

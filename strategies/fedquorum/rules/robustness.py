@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .parameters import POSITIVE
-from .types import AggregationWeights, FloatArray
+from .types import FloatArray
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class Robustness:
         S > 0. An update Delta_k with a norm above S is scaled to the norm S. The norm is Euclidean,
         over all floating arrays; integer arrays (counters) stay unchanged.
     max_weight : float, optional
-        b > 0. A weight c_k > b becomes b. No other client gets the difference, so that the step is
-        shorter.
+        b > 0. ``decide_round`` reduces a weight c_k > b to b. No other client gets the difference,
+        so that the step is shorter.
 
     Raises
     ------
@@ -60,18 +60,6 @@ class Robustness:
         if norm <= self.clip_norm:
             return arrays, None
         return arrays, f"update of norm {norm:.6g} clipped to {self.clip_norm:g}"
-
-    def cap_weights(self, weight: FloatArray) -> FloatArray:
-        """Return the weights c_k, limited to the largest allowed weight, shape (n,)."""
-        return weight if self.max_weight is None else np.minimum(weight, self.max_weight)
-
-    def describe_cap(
-        self, weights: AggregationWeights | None, weight: FloatArray, index: int
-    ) -> str | None:
-        """Return a note that a weight was capped, or None if it was not."""
-        if weights is None or weight[index] >= weights.weight[index]:
-            return None
-        return f"weight {weights.weight[index]:.6g} capped at {weight[index]:g}"
 
 
 @dataclass(frozen=True)

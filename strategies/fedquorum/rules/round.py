@@ -88,11 +88,6 @@ class RoundOutcomes:
     gram: Callable[[], FloatArray] | None = None
     unregistered: tuple[int, ...] = ()
 
-    @property
-    def usable_outcomes(self) -> tuple[ClientOutcome, ...]:
-        """The outcomes whose updates reach the rules."""
-        return tuple(outcome for outcome in self.outcomes if outcome.is_usable)
-
 
 @dataclass(frozen=True)
 class RoundState:
@@ -231,27 +226,47 @@ def decide_round(
     ValueError
         If the weighting raises it.
     """
+    # Only usable updates reach the rules: a late or malformed reply must not influence a weight.
+    usable = [outcome for outcome in outcomes.outcomes if outcome.is_usable]
+    # A broadcast F(w_t) is that of the model sent. Clients of Flower's own strategies evaluate it
+    # only when they train, so that F(w_t) is then known from this round's updates alone.
     if objective is None:
-        objective_clients = rules.selection.select_objective_clients(
-            frozenset(a.client for a in outcomes.usable_outcomes)
-        )
-        reporting = [
-            outcome for outcome in outcomes.usable_outcomes if outcome.client in objective_clients
-        ]
-        objective = compute_objective(population, reporting)
-    reports = _update_reports(state.reports, outcomes.usable_outcomes)
-    updates = _build_updates(population, outcomes, reports)
-    admission = admit(rules, plan, objective, updates)
-    fractions = _resolve_admitted_fractions(
-        rules,
-        population,
-        plan,
-        objective,
-        updates,
-        admitted_fraction=admission.fraction,
-        before=state.admitted_fractions,
+        clients = rules.selection.select_objective_clients(frozenset(a.client for a in usable))
+        objective = compute_objective(population, [a for a in usable if a.client in clients])
+    # Weights and selections of later rounds also need D_k and F_k of clients that are absent then:
+    # the last report of each client counts.
+    reports = ClientReports(
+        PerClient.from_mapping(state.reports.num_examples).merge(
+            {a.client: float(a.num_examples or 0) for a in usable}
+        ),
+        PerClient.from_mapping(state.reports.losses).merge(
+            {a.client: a.loss for a in usable if a.loss is not None}
+        ),
     )
-    updates = _add_admitted_fractions(rules, population, plan, updates, fractions)
+    # Rules compute with arrays by ascending client id, so that no order of arrival matters.
+    updates = _build_updates(population, outcomes, usable, reports)
+    # The gate comes before the weights: they are normalized over the admitted updates.
+    admission = admit(rules, plan, objective, updates)
+    # A fixed denominator also covers absent clients. What a gate last admitted of them counts,
+    # because their losses in this round are unknown.
+    fractions = state.admitted_fractions
+    if rules.weighting.has_fixed_denominator:
+        counted = None
+        if plan.epsilon is not None:
+            counted = fractions = update_admitted_fractions(
+                population,
+                plan,
+                objective,
+                updates,
+                admitted_fraction=admission.fraction,
+                before=fractions,
+            )
+        elif plan.eligible is not None:  # the priority clients alone
+            counted = population.priority_weights
+        if counted is not None:
+            indices = np.searchsorted(population.sorted_clients, updates.registered)
+            updates = replace(updates, admitted_fractions=counted[indices])
+    # The state changes only with weights. If a solver does not find them, another round may.
     next_state, weights, problem = state.weighting, None, None
     if compute_weights:
         try:
@@ -260,64 +275,66 @@ def decide_round(
             )
         except SolverError as error:
             problem = str(error)
-    bounds = robustness or Robustness()
-    weight = (
-        np.zeros_like(admission.fraction) if weights is None else bounds.cap_weights(weights.weight)
+    # Without weights no update counts.
+    found = AggregationWeights(np.zeros(len(usable))) if weights is None else weights
+    # Bound a single client's weight last: the weighting's own state and report are those of its
+    # paper, and no other client gets the difference.
+    max_weight = None if robustness is None else robustness.max_weight
+    weight = found.weight if max_weight is None else np.minimum(found.weight, max_weight)
+    # The report has what records hold and users read.
+    report = RoundReport(
+        server_round,
+        plan,
+        objective,
+        _build_decisions(population, plan, outcomes, admission, weights=found, bounded=weight),
+        found.inclusion_mass,
+        mixing=found.mixing,
+        decision_loss=found.decision_loss,
+        estimate=found.estimate,
+        omega=found.omega,
+        divergence=None
+        if found.mixing is None
+        else compute_divergence(population, found.mixing, reports.num_examples),
+        unregistered=outcomes.unregistered,
     )
-    weighted = _WeightedUpdates(admission, weights, weight, bounds)
-    decisions = _build_decisions(population, plan, outcomes, weighted)
-    usable = set(updates.client.tolist())
-    result = RoundDecision(
-        report=_add_weights(
-            RoundReport(
-                server_round, plan, objective, decisions, None, unregistered=outcomes.unregistered
-            ),
-            weights,
-            population,
-            reports,
-        ),
-        trace=DecisionTrace(
-            plan=plan,
-            objective=objective,
-            updates=updates,
-            admitted_fraction=admission.fraction,
-            admission_reasons=admission.reason,
-            state=state.weighting,
-            next_state=None if weights is None else next_state,
-            weights=weights,
-            denominator=rules.denominator,
-            recorded_decisions=tuple(
-                decision for decision in decisions if decision.client in usable
-            ),
-            weight_cap=bounds.max_weight,
-        ),
-        weight=weight,
-        next_state=RoundState(next_state, fractions, reports),
-        previous_state=state,
+    # The trace has what explains the report, and lets a check compute the same weights again.
+    trained = {outcome.client for outcome in usable}
+    trace = DecisionTrace(
+        plan=plan,
+        objective=objective,
+        updates=updates,
+        admitted_fraction=admission.fraction,
+        admission_reasons=admission.reason,
+        state=state.weighting,
+        next_state=None if weights is None else next_state,
+        weights=weights,
+        denominator=rules.denominator,
+        recorded_decisions=tuple(d for d in report.decisions if d.client in trained),
+        weight_cap=max_weight,
     )
-    return result if problem is None else result.reject(NOT_SOLVED, problem)
+    decision = RoundDecision(
+        report, trace, weight, RoundState(next_state, fractions, reports), previous_state=state
+    )
+    return decision if problem is None else decision.reject(NOT_SOLVED, problem)
 
 
 def compute_objective(population: Population, usable: Sequence[ClientOutcome]) -> Objective:
-    """Return F(w_t) over the finite losses of the priority clients' outcomes; NaN without any."""
+    """Return F(w_t) over the finite losses of the priority clients' outcomes; NaN without any.
+
+    Losses and accuracies are averaged by lambda_k D_k.
+    """
     priority = [a for a in usable if a.client in population.priority]
-    return Objective(
-        loss=_compute_mean(population, [(a, _convert_to_float(a.loss)) for a in priority]),
-        accuracy=_compute_mean(population, [(a, _convert_to_float(a.accuracy)) for a in priority]),
-    )
-
-
-def _compute_mean(population: Population, values: Sequence[tuple[ClientOutcome, float]]) -> float:
-    """Return the mean of the finite values by lambda_k D_k, NaN without data."""
-    weighted = [
-        (population.get_priority_weight(a.client) * float(a.num_examples or 0), value)
-        for a, value in values
-        if math.isfinite(value)
-    ]
-    total = sum(data for data, _ in weighted)
-    if total == 0:
-        return math.nan
-    return sum(data / total * value for data, value in weighted)
+    means = []
+    for values in ([a.loss for a in priority], [a.accuracy for a in priority]):
+        weighted = [
+            (population.get_priority_weight(a.client) * float(a.num_examples or 0), value)
+            for a, value in zip(priority, values, strict=True)
+            if value is not None and math.isfinite(value)
+        ]
+        total = sum(data for data, _ in weighted)
+        mean = sum(data / total * value for data, value in weighted) if total else math.nan
+        means.append(mean)
+    return Objective(loss=means[0], accuracy=means[1])
 
 
 def admit(
@@ -363,180 +380,99 @@ def update_admitted_fractions(
     return fractions
 
 
-def _update_reports(before: ClientReports, usable: Sequence[ClientOutcome]) -> ClientReports:
-    data = {a.client: float(a.num_examples or 0) for a in usable}
-    losses = {a.client: a.loss for a in usable if a.loss is not None}
-    return ClientReports(
-        PerClient.from_mapping(before.num_examples).merge(data),
-        PerClient.from_mapping(before.losses).merge(losses),
-    )
-
-
 def _build_updates(
-    population: Population, outcomes: RoundOutcomes, reports: ClientReports
+    population: Population,
+    outcomes: RoundOutcomes,
+    usable: Sequence[ClientOutcome],
+    reports: ClientReports,
 ) -> ClientUpdates:
-    usable = outcomes.usable_outcomes
-    clients = [a.client for a in usable]
-    declined = [a.client for a in outcomes.outcomes if a.status == "declined"]
+    """Return the input of the rules; a number that a client did not report is NaN."""
+    # NumPy reads None as NaN.
     return ClientUpdates(
-        client=np.array(clients, dtype=np.int64),
+        client=np.array([a.client for a in usable], dtype=np.int64),
         priority_weight=np.array(
-            [population.get_priority_weight(k) for k in clients], dtype=np.float64
+            [population.get_priority_weight(a.client) for a in usable], dtype=np.float64
         ),
         num_examples=np.array([a.num_examples for a in usable], dtype=np.float64),
-        loss=np.array([_convert_to_float(a.loss) for a in usable], dtype=np.float64),
-        accuracy=np.array([_convert_to_float(a.accuracy) for a in usable], dtype=np.float64),
+        loss=np.array([a.loss for a in usable], dtype=np.float64),
+        accuracy=np.array([a.accuracy for a in usable], dtype=np.float64),
         registered=outcomes.registered,
         gram=outcomes.gram,
-        declined=np.array(declined, dtype=np.int64),
+        declined=np.array(
+            [a.client for a in outcomes.outcomes if a.status == "declined"], dtype=np.int64
+        ),
         reported_examples=reports.num_examples,
     )
 
 
-def _resolve_admitted_fractions(
-    rules: RuleSet,
-    population: Population,
-    plan: RoundPlan,
-    objective: Objective,
-    updates: ClientUpdates,
-    *,
-    admitted_fraction: FloatArray,
-    before: FloatArray | None,
-) -> FloatArray | None:
-    """Return the fraction last admitted of every client, unchanged if no weight depends on it."""
-    if not rules.weighting.has_fixed_denominator or plan.epsilon is None:
-        return before
-    return update_admitted_fractions(
-        population, plan, objective, updates, admitted_fraction=admitted_fraction, before=before
-    )
-
-
-def _add_admitted_fractions(
-    rules: RuleSet,
-    population: Population,
-    plan: RoundPlan,
-    updates: ClientUpdates,
-    admitted_fractions: FloatArray | None,
-) -> ClientUpdates:
-    """Return the updates with the fractions of the registered clients for a fixed denominator."""
-    if not rules.weighting.has_fixed_denominator or (
-        plan.epsilon is None and plan.eligible is None
-    ):
-        return updates
-    fractions = population.priority_weights if plan.epsilon is None else admitted_fractions
-    indices = np.searchsorted(population.sorted_clients, updates.registered)
-    return replace(updates, admitted_fractions=None if fractions is None else fractions[indices])
-
-
-@dataclass(frozen=True)
-class _WeightedUpdates:
-    """The weight of each usable update, and the reason."""
-
-    admission: Admission
-    weights: AggregationWeights | None
-    weight: FloatArray
-    robustness: Robustness
-
-    def apply_to(
-        self, decision: ClientDecision, outcome: ClientOutcome, index: int
-    ) -> ClientDecision:
-        """Return the decision completed by the admission and weight of the client's update."""
-        fraction, weights = self.admission.fraction[index], self.weights
-        reason = None if weights is None else weights.reason.get(outcome.client)
-        note = _join_notes(
-            outcome.note, reason, self.robustness.describe_cap(weights, self.weight, index)
-        )
-        return replace(
-            decision,
-            status="trained" if fraction > 0 else "rejected",
-            reason=self.admission.reason[index] or note,
-            num_examples=outcome.num_examples,
-            loss=outcome.loss,
-            accuracy=outcome.accuracy,
-            response=None if weights is None else _get_number(weights.response, index),
-            update_norm=None if weights is None else _get_number(weights.update_norm, index),
-            weight=float(self.weight[index]),
-        )
-
-
 def _build_decisions(
-    population: Population, plan: RoundPlan, outcomes: RoundOutcomes, weighted: _WeightedUpdates
+    population: Population,
+    plan: RoundPlan,
+    outcomes: RoundOutcomes,
+    admission: Admission,
+    *,
+    weights: AggregationWeights,
+    bounded: FloatArray,
 ) -> tuple[ClientDecision, ...]:
-    weights, sample = weighted.weights, plan.replacement_sample
-    index_by_client = {outcome.client: i for i, outcome in enumerate(outcomes.usable_outcomes)}
-    mixing = _get_mixing(population, outcomes, weights)
+    """Return the decision about every selected client, in the order of the outcomes.
+
+    ``bounded`` is the weight c_k of each usable update after any bound on it, shape (n,).
+    """
+    selected = [outcome.client for outcome in outcomes.outcomes]
+    draws = {} if plan.replacement_sample is None else plan.replacement_sample.counts
+    responses = _list_numbers(weights.response, len(bounded))
+    norms = _list_numbers(weights.update_norm, len(bounded))
+    mixing: list[float | None] = [None] * len(selected)
+    if weights.mixing is not None:  # also of clients without a usable update
+        mixing = weights.mixing[np.searchsorted(population.sorted_clients, selected)].tolist()
     decisions = []
-    for outcome in outcomes.outcomes:
+    index = 0
+    for outcome, mixing_coefficient in zip(outcomes.outcomes, mixing, strict=True):
         client = outcome.client
         decision = ClientDecision(
             client,
             client in population.priority,
             outcome.status,
             outcome.reason,
-            participation_correction=None if weights is None else weights.omega.get(client),
-            mixing_coefficient=mixing.get(client),
+            participation_correction=weights.omega.get(client),
+            mixing_coefficient=mixing_coefficient,
             reply_seconds=outcome.seconds,
         )
-        if (index := index_by_client.get(client)) is not None:
-            decision = weighted.apply_to(decision, outcome, index)
-            if sample is not None:
-                decision = replace(decision, num_draws=sample.counts.get(client))
+        if outcome.is_usable:
+            before, after = float(weights.weight[index]), float(bounded[index])
+            cap_note = f"weight {before:.6g} capped at {after:g}" if after < before else None
+            remarks = filter(None, (outcome.note, weights.reason.get(client), cap_note))
+            decision = replace(
+                decision,
+                status="trained" if admission.fraction[index] > 0 else "rejected",
+                reason=admission.reason[index] or "; ".join(remarks) or None,
+                num_examples=outcome.num_examples,
+                loss=outcome.loss,
+                accuracy=outcome.accuracy,
+                num_draws=draws.get(client),
+                response=responses[index],
+                update_norm=norms[index],
+                weight=after,
+            )
+            index += 1
         decisions.append(decision)
     return tuple(decisions)
 
 
-def _get_mixing(
-    population: Population, outcomes: RoundOutcomes, weights: AggregationWeights | None
-) -> Mapping[int, float]:
-    """Return p of every selected client, including those without a usable update."""
-    if weights is None or weights.mixing is None:
-        return {}
-    clients = [outcome.client for outcome in outcomes.outcomes]
-    indices = np.searchsorted(population.sorted_clients, clients)
-    return dict(zip(clients, weights.mixing[indices].tolist(), strict=True))
-
-
-def _add_weights(
-    report: RoundReport,
-    weights: AggregationWeights | None,
-    population: Population,
-    reports: ClientReports,
-) -> RoundReport:
-    """Return the report with the results of the weighting."""
-    if weights is None:
-        return report
-    return replace(
-        report,
-        inclusion_mass=weights.inclusion_mass,
-        mixing=weights.mixing,
-        decision_loss=weights.decision_loss,
-        estimate=weights.estimate,
-        omega=weights.omega,
-        divergence=compute_divergence(population, weights.mixing, reports.num_examples),
-    )
+def _list_numbers(values: FloatArray | None, n: int) -> list[float | None]:
+    """Return an array of shape (n,) as a list, with None for NaN and for a missing array."""
+    if values is None:
+        return [None] * n
+    return [None if math.isnan(value) else value for value in values.tolist()]
 
 
 def compute_divergence(
-    population: Population, mixing: FloatArray | None, examples: Mapping[int, float]
+    population: Population, mixing: FloatArray, examples: Mapping[int, float]
 ) -> float | None:
     """Return KL(p || w), w the fractions of the data; None unless all clients reported D_k."""
-    if mixing is None or len(examples) < len(population.clients):
+    if len(examples) < len(population.clients):
         return None
     data = PerClient.from_mapping(examples).get_array(population.sorted_clients, math.nan)
     if np.isnan(data).any() or data.sum() == 0.0:
         return None
     return kl_divergence(mixing, data / data.sum())
-
-
-def _join_notes(*notes: str | None) -> str | None:
-    return "; ".join(note for note in notes if note) or None
-
-
-def _get_number(values: FloatArray | None, index: int) -> float | None:
-    if values is None or math.isnan(values[index]):
-        return None
-    return float(values[index])
-
-
-def _convert_to_float(value: float | None) -> float:
-    return math.nan if value is None else float(value)

@@ -5,6 +5,9 @@ ceiling is 56. If a fraction is the float nearest to m / (2 n), for a whole numb
 functions take m / 2 as its product with n. Otherwise no whole number and no half is close enough
 for the float product to be on its wrong side, and they take the exact product of the float. A
 fraction is thus read as it was written, whether as a decimal (0.55) or as a quotient (5 / 6).
+
+Only the drop-in strategies truncate the float product, in which 0.29 of 100 is 28: they select as
+many nodes as Flower's.
 """
 
 import math
@@ -19,14 +22,6 @@ def round_up(fraction: float, count: int) -> int:
 def round_half_even(fraction: float, count: int) -> int:
     """Return round(fraction * count): the nearest whole number, and the even one of two."""
     return round(_compute_product(fraction, count))
-
-
-def round_down_in_binary(fraction: float, count: int) -> int:
-    """Return int(fraction * count) in floats, as Flower's strategies do: 0.29 of 100 is 28.
-
-    The drop-in strategies select as many nodes as Flower's. All other code rounds in decimals.
-    """
-    return int(fraction * count)
 
 
 def _compute_product(fraction: float, count: int) -> Fraction:

@@ -287,13 +287,12 @@ class KnownWeights:
     by_client: Mapping[int, float] = field(default_factory=dict)
     by_data: bool = False
 
-    def get_weight(self, client: int) -> float:
-        """Return the client's proportional weight, without the factor D_k."""
-        return float(self.by_client.get(client, 1.0))
+    def compute_numerator(self, client: int, num_examples: float = 1.0) -> float:
+        """Return a_k: nodes multiply updates by it, and the server divides by the sum of a_k.
 
-    def compute_numerator(self, client: int, num_examples: float) -> float:
-        """Return a_k: nodes multiply updates by it, and the server divides by the sum of a_k."""
-        return self.get_weight(client) * (num_examples if self.by_data else 1.0)
+        Without ``num_examples`` it lacks the factor D_k.
+        """
+        return float(self.by_client.get(client, 1.0)) * (num_examples if self.by_data else 1.0)
 
 
 @nan_equals_nan

@@ -65,12 +65,8 @@ def is_buffer(name: str, array: NDArray[Any]) -> bool:
     Buffers are integer arrays, and by their names the statistics of normalization layers. No rule
     extrapolates them, because a negative variance would break the model.
     """
-    return not np.issubdtype(array.dtype, np.floating) or _get_local_name(name) in BUFFER_SUFFIXES
-
-
-def _get_local_name(name: str) -> str:
-    """Return an array's name within its layer."""
-    return name.rpartition(".")[2]
+    local_name = name.rpartition(".")[2]
+    return not np.issubdtype(array.dtype, np.floating) or local_name in BUFFER_SUFFIXES
 
 
 def average_buffer(value: FloatArray, update: FloatArray, total_weight: float) -> FloatArray:
@@ -94,7 +90,7 @@ def _update_buffer(
     averaged = average_buffer(value, update, total_weight)
     return (
         np.maximum(averaged, np.minimum(value, 0.0))
-        if _get_local_name(name) == VARIANCE_SUFFIX
+        if name.rpartition(".")[2] == VARIANCE_SUFFIX
         else averaged
     )
 
@@ -169,13 +165,15 @@ def apply_server_step(
     anchor : mapping, optional
         The trained arrays from which the optimizer steps, float64; by default x_t.
     """
-    parameters = Float64View(select_trainable(model)) if anchor is None else anchor
+    trainable = select_trainable(model)
+    parameters = Float64View(trainable) if anchor is None else anchor
     if state is None:
         state = optimizer.init(parameters)
-    state, after = optimizer.step(state, parameters, {name: update[name] for name in parameters})
-    buffers = Float64View({name: a for name, a in model.items() if name not in parameters})
+    state, after = optimizer.step(state, parameters, {name: update[name] for name in trainable})
     averages = {
-        name: _update_buffer(name, a, update[name], total_weight) for name, a in buffers.items()
+        name: _update_buffer(name, array.astype(np.float64), update[name], total_weight)
+        for name, array in model.items()
+        if name not in trainable
     }
     stepped = cast_like({**after, **averages}, model)
     finite = all(np.isfinite(array).all() for array in stepped.values())

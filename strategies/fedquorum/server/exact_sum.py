@@ -7,10 +7,10 @@ a_k, updates and denominator. Arrays are NumPy's or PyTorch's, in float64.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +63,7 @@ class ExponentBins:
         """Return the bins for a sum of at most ``terms`` terms."""
         return cls(min(MANTISSA_BITS, EXACT_INTEGER_BITS + 1 - terms.bit_length()))
 
-    @property
+    @cached_property
     def lowest(self) -> int:
         """The lowest bin: all multiples of the next lower unit are float64 numbers.
 
@@ -98,20 +98,6 @@ class BinnedSum(Generic[ArrayT]):
     high: ArrayT
     low: ArrayT
 
-    def raise_to(self, index: int) -> "BinnedSum[ArrayT]":
-        """Return the sum for a higher bin, in which the terms' parts are 0, and the bin below it.
-
-        The result reuses the arrays.
-        """
-        steps = index - self.index
-        if steps <= 0:
-            return self
-        high, low = self.low, self.high
-        high[...] = 0.0
-        if steps > 1:
-            low[...] = 0.0
-        return BinnedSum(index, high, low)
-
     def reshape(self, shape: tuple[int, ...]) -> "BinnedSum[ArrayT]":
         """Return the sum with its parts in another shape."""
         return BinnedSum(self.index, self.high.reshape(shape), self.low.reshape(shape))
@@ -122,7 +108,15 @@ PartialSums = Mapping[str, BinnedSum[FloatArray]]
 
 
 class NumPyBackend:
-    """The operations of an array library that a sum needs; a subclass supports another library."""
+    """The operations of an array library that a sum needs; a subclass supports another library.
+
+    Attributes
+    ----------
+    add : callable
+        ``add(terms, constant, out=parts)`` writes terms + constant into ``parts``.
+    """
+
+    add: ClassVar[Callable[..., Any]] = np.add
 
     def to_array(self, values: Any) -> Any:
         """Return the values as an array of the library."""
@@ -131,10 +125,6 @@ class NumPyBackend:
     def create_empty(self, size: int) -> Any:
         """Return an uninitialized float64 array, shape (size,)."""
         return np.empty(size)
-
-    def add(self, terms: Any, constant: float, out: Any) -> None:
-        """Write terms + constant into ``out``."""
-        np.add(terms, constant, out=out)
 
     def to_numpy(self, array: Any) -> FloatArray:
         """Return the array as a NumPy array."""
@@ -168,10 +158,8 @@ class ExactAccumulator:
         self._library = library or NumPyBackend()
         self._sums: dict[str, BinnedSum[Any]] = {}
         self._finite = True
-        self._terms, self._parts = (
-            self._library.create_empty(BLOCK),
-            self._library.create_empty(BLOCK),
-        )
+        self._terms = self._library.create_empty(BLOCK)
+        self._parts = self._library.create_empty(BLOCK)
         # Allocate now: running out of memory in the middle of an update would leave half of it
         # in the sum.
         self._memory = {
@@ -212,12 +200,11 @@ class ExactAccumulator:
 
         ``start_model`` replaces x_t if the client trained from another model.
         """
-        factors = np.array([factor])
-        for name, array in client_model.items():
-            start = self._start[name] if start_model is None else start_model[name].reshape(-1)
-            self._add_models(name, factors, array.reshape(1, -1), start)
+        self.add_models(np.array([factor]), client_model, start_model)
 
-    def add_models(self, factors: Any, models: Mapping[str, Any]) -> None:
+    def add_models(
+        self, factors: Any, models: Mapping[str, Any], start_model: Mapping[str, Any] | None = None
+    ) -> None:
         """Add a_k (x_k - x_t) of m clients.
 
         Parameters
@@ -225,30 +212,31 @@ class ExactAccumulator:
         factors : array
             a_k, (m,).
         models : mapping
-            x_k, arrays of (m, *shape).
+            x_k, arrays of (m, *shape); of one client also (*shape).
+        start_model : mapping, optional
+            As for ``add_model``.
         """
+        m = len(factors)
         for name, stacked in models.items():
-            flat = stacked.reshape(len(factors), -1)
-            self._add_models(name, factors, flat, self._start[name])
+            flat = stacked.reshape(m, -1)
+            start = self._start[name] if start_model is None else start_model[name].reshape(-1)
+            columns = min(flat.shape[1], BLOCK)
+            rows = BLOCK // columns if columns else 0
+            for left in range(0, flat.shape[1], BLOCK):
+                across = slice(left, left + BLOCK)
+                for top in range(0, m, rows):
+                    block = flat[top : top + rows, across]
+                    size = block.shape[0] * block.shape[1]
+                    terms = self._terms[:size].reshape(block.shape)
+                    parts = self._parts[:size].reshape(block.shape)
+                    terms[...] = block
+                    # Convert once for all rows: NumPy would convert x_t for each of them.
+                    parts[0] = start[across]
+                    terms -= parts[0]
+                    terms *= factors[top : top + rows, None]
+                    self._add_terms(name, across, terms, parts)
 
-    def _add_models(self, name: str, factors: Any, flat: Any, start: Any) -> None:
-        """Add the terms of one array, (m, n), block by block."""
-        columns = min(flat.shape[1], BLOCK)
-        rows = BLOCK // columns if columns else 0
-        for left in range(0, flat.shape[1], BLOCK):
-            across = slice(left, left + BLOCK)
-            for top in range(0, len(factors), rows):
-                models = flat[top : top + rows, across]
-                size = models.shape[0] * models.shape[1]
-                terms = self._terms[:size].reshape(models.shape)
-                parts = self._parts[:size].reshape(models.shape)
-                terms[...] = models
-                parts[0] = start[across]
-                terms -= parts[0]
-                terms *= factors[top : top + rows, None]
-                self._add(name, across, terms, parts)
-
-    def _add(self, name: str, across: slice, terms: Any, parts: Any) -> None:
+    def _add_terms(self, name: str, across: slice, terms: Any, parts: Any) -> None:
         """Add terms, (rows, columns); both arrays are overwritten."""
         largest = max(float(terms.max()), -float(terms.min()))
         if not largest <= MAX_TERM:
@@ -259,18 +247,18 @@ class ExactAccumulator:
         index = self._bins.find_bin(largest)
         total = self._raise_bin(name, index)
         if index == total.index:
-            self._extract(terms, index, parts)
-            _add_rows(parts, total.high[across])
+            self._add_parts(terms, index, parts, total.high[across])
+            # What is left of each term goes to the next lower bin.
             terms -= parts
         if index >= total.index - 1:
-            self._extract(terms, total.index - 1, parts)
-            _add_rows(parts, total.low[across])
+            self._add_parts(terms, total.index - 1, parts, total.low[across])
 
-    def _extract(self, terms: Any, index: int, parts: Any) -> None:
-        """Round terms to multiples of u_i, into ``parts``."""
+    def _add_parts(self, terms: Any, index: int, parts: Any, total: Any) -> None:
+        """Round terms to multiples of u_i, into ``parts``, and add their rows to ``total``."""
         constant = self._bins.compute_rounding_constant(index)
-        self._library.add(terms, constant, parts)
+        self._library.add(terms, constant, out=parts)
         parts -= constant
+        total += parts[0] if len(parts) == 1 else parts.sum(0)
 
     def _raise_bin(self, name: str, index: int) -> BinnedSum[Any]:
         """Return an array's sum, whose upper bin is ``index`` or higher."""
@@ -279,8 +267,14 @@ class ExactAccumulator:
             high, low = self._memory.pop(name)
             high[...] = 0.0
             low[...] = 0.0
-            total = BinnedSum(index, high, low)
-        self._sums[name] = total = total.raise_to(index)
+            self._sums[name] = total = BinnedSum(index, high, low)
+        elif index > total.index:
+            # All terms so far have no part in the new upper bin. The arrays are used again.
+            high, low = total.low, total.high
+            high[...] = 0.0
+            if index > total.index + 1:
+                low[...] = 0.0
+            self._sums[name] = total = BinnedSum(index, high, low)
         return total
 
     def merge(self, sums: PartialSums) -> None:
@@ -324,11 +318,6 @@ class ExactAccumulator:
             np.divide(total.high, denominator, out=total.high)
             step[name] = total.high.reshape(shape)
         return step
-
-
-def _add_rows(parts: Any, total: Any) -> None:
-    """Add the rows of ``parts``, (rows, columns), to ``total``, (columns,)."""
-    total += parts[0] if len(parts) == 1 else parts.sum(0)
 
 
 UNSUMMABLE_REASON = "its update times its amount of data is too large for the sum of the round"

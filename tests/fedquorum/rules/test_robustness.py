@@ -23,12 +23,6 @@ def test_the_norm_is_over_all_floating_arrays() -> None:
     assert clipped["n"] == 90
 
 
-def test_a_cap_does_not_change_other_weights() -> None:
-    weight = np.array([0.5, 0.2, 0.3])
-    assert Robustness(max_weight=0.3).cap_weights(weight).tolist() == [0.3, 0.2, 0.3]
-    assert Robustness().cap_weights(weight) is weight
-
-
 def test_a_clipped_update_has_a_note() -> None:
     model, other = {"w": np.zeros(1)}, {"w": np.array([2.0])}
     arrays, note = Robustness(clip_norm=0.5).clip(model, other)

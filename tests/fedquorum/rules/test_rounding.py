@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from fedquorum.rules.rounding import round_down_in_binary, round_half_even, round_up
+from fedquorum.rules.rounding import round_half_even, round_up
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,9 +59,3 @@ def test_every_float_is_rounded_closely(fraction: float, count: int) -> None:
     exact = Fraction(fraction) * count
     assert -Fraction(1, 10**9) < round_up(fraction, count) - exact < 1
     assert abs(round_half_even(fraction, count) - exact) < Fraction(1, 2) + Fraction(1, 10**9)
-
-
-def test_flower_truncates_the_float_product() -> None:
-    """0.29 of 100 is 28.999999999999996, so that Flower selects 28."""
-    assert round_down_in_binary(0.29, 100) == 28
-    assert round_down_in_binary(0.5, 5) == 2

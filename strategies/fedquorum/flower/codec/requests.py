@@ -196,7 +196,7 @@ def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDi
     if not plan.requests_loss:
         config[MEASURES_LOSS] = False
     if request.known_weights is not None and len(clients) > 1:
-        config[PROPORTION] = [request.known_weights.get_weight(k) for k in clients]
+        config[PROPORTION] = [request.known_weights.compute_numerator(k) for k in clients]
         config[BY_DATA] = request.known_weights.by_data
         config[NUM_TERMS] = request.num_terms
     if request.clipping_norm is not None:

@@ -8,7 +8,7 @@ import numpy as np
 from ...errors import ParameterError
 from ...rng import make_generator
 from ..parameters import FRACTION, NON_NEGATIVE_INT, POSITIVE_INT
-from ..rounding import round_down_in_binary, round_half_even
+from ..rounding import round_half_even
 from ..rule import check_parameters, injected_value, parameter
 from ..types import ClientReports, PerClient, Population, ReplacementSample, RoundPlan
 
@@ -156,7 +156,8 @@ class Sampling:
             return max(at_least, round_half_even(self.fraction, count))
         if self.fraction == 0.0:
             return 0
-        return min(count, max(round_down_in_binary(self.fraction, count), self.minimum))
+        # The product is one of floats, as in Flower's strategies: 0.29 of 100 is 28.
+        return min(count, max(int(self.fraction * count), self.minimum))
 
     @staticmethod
     def _draw(

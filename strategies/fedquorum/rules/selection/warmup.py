@@ -1,6 +1,7 @@
 """Select only the priority clients in the first rounds of a run."""
 
 from abc import ABC
+from functools import cached_property
 
 from ..schedules import count_rounds
 from ..types import Population, RoundPlan
@@ -17,7 +18,7 @@ class WarmUpSelection(Selection, ABC):
     warmup_fraction: float
     warmup_rounds: int | None
 
-    @property
+    @cached_property
     def num_warmup_rounds(self) -> int:
         """The number of warm-up rounds."""
         if self.warmup_rounds is not None:

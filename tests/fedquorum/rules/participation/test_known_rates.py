@@ -74,7 +74,7 @@ def test_rates_that_change_with_time(pattern: AvailabilityPattern) -> None:
         _, weights = rule.weigh(None, plan, make_participants([0, 1, 2, 3], 4), np.ones(4))
         known_weights = rule.compute_known_weights(None, plan)
         assert known_weights is not None
-        assert [known_weights.get_weight(k) for k in range(4)] == weights.numerator.tolist()
+        assert [known_weights.compute_numerator(k) for k in range(4)] == weights.numerator.tolist()
         assert weights.omega == {k: 1 / rate if rate else 0.0 for k, rate in enumerate(rates)}
 
 

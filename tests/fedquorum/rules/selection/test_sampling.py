@@ -187,6 +187,11 @@ def test_a_minimum_counts_as_flowers_fedavg(
     assert len(sample.clients) == num_selected
 
 
+def test_a_minimum_truncates_the_float_product() -> None:
+    """0.29 of 100 is 28.999999999999996, so that Flower selects 28."""
+    assert Sampling(0.29, minimum=0).compute_sample_size(100, at_least=0) == 28
+
+
 def test_a_fraction_of_0_with_a_minimum_selects_no_client() -> None:
     """As in Flower's FedAvg, which then skips training."""
     assert Sampling(0.0, minimum=0).sample(0, Population.from_size(20), NO_REPORTS).clients == ()
