@@ -199,7 +199,7 @@ def find_evaluation_problem(
         ("test-", result.test_metric),
         ("validation-", result.validation_metric),
     ):
-        if not math.isnan(value) and not metric_range.contains(value):
+        if value < metric_range.low or value > metric_range.high:
             limits = f"[{metric_range.low:g}, {metric_range.high:g}]"
             problem = problem or f"{prefix}metric is {value}, not in {limits}"
     return problem
