@@ -217,7 +217,7 @@ def receive_updates(
     arriving = session.read_train_replies(replies, context.server_round, context.model, results)
     for node, selected in arriving:
         receiver.receive(node, selected)
-    session.traffic = session.traffic.add_bytes(up=results.num_bytes)
+    session.bytes_up += results.num_bytes
     return results
 
 

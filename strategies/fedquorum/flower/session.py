@@ -17,7 +17,7 @@ from ..rules.composition import RuleSet
 from ..rules.decisions import ClientDecision, LateReply, RoundReport
 from ..rules.round import ClientOutcome
 from ..rules.selection.epsilon_gate import NO_LOSS
-from ..rules.types import KnownWeights, Population
+from ..rules.types import IntArray, KnownWeights, Population
 from ..rules.weighting import Weighting
 from ..sanitize import MAX_REASON_LENGTH, abbreviate, sanitize
 from ..server.exact_sum import ExactAccumulator, ExponentBins, PartialSums
@@ -271,6 +271,10 @@ def reject_unusable_sum(
 
 
 MIN_REPLIES = 2
+READ_AS_STANDARD = (
+    "A reply is in FedQuorum's protocol, for one client, and counts as one in Flower's standard "
+    f"form. For nodes of several clients, and clients that decide for themselves, {SET_FEDQUORUM}"
+)
 _NUMBER = re.compile(r"[-+]?(\d[\d.,e+-]*|\binf\b|\bnan\b)")
 
 
@@ -296,7 +300,10 @@ class RoundLogger:
             return
         counts = (report.count("trained"), len(report.decisions))
         log(INFO, "aggregate_train: %d of %d updates count", *counts)
-        self._warn_about_protocol(results)
+        for client, result in results.by_client.items():
+            if result.status is Status.DONE and is_native_reply(results.contents[client]):
+                self._log_once(WARNING, READ_AS_STANDARD)
+                break
         if self._reads_loss:
             self._log_loss_key(report, results)
         rejected = [
@@ -311,18 +318,6 @@ class RoundLogger:
         usable = any(decision.num_examples is not None for decision in report.decisions)
         if report.server_round == 1 and not usable:
             self._stop_if_malformed(rejected, results)
-
-    def _warn_about_protocol(self, results: ReplyResults[TrainResult]) -> None:
-        """Warn once that a reply of this project's ClientApp is read as a standard reply."""
-        for client, result in results.by_client.items():
-            if result.status is Status.DONE and is_native_reply(results.contents[client]):
-                self._log_once(
-                    WARNING,
-                    "A reply is in FedQuorum's protocol, for one client, and counts as one in "
-                    "Flower's standard form. For nodes of several clients, and clients that decide "
-                    f"for themselves, {SET_FEDQUORUM}",
-                )
-                return
 
     def _log_loss_key(self, report: RoundReport, results: ReplyResults[TrainResult]) -> None:
         """Log the key of the loss, or warn that the gate has no loss to compare."""
@@ -384,10 +379,6 @@ class Traffic:
     bytes_down: int = 0
     bytes_up: int = 0
 
-    def add_bytes(self, down: int = 0, up: int = 0) -> "Traffic":
-        """Return the traffic with more bytes."""
-        return Traffic(self.bytes_down + down, self.bytes_up + up)
-
 
 class NodeSession:
     """Send a strategy's requests to the nodes that host its clients, and sort the replies.
@@ -411,7 +402,8 @@ class NodeSession:
         self._pushed: dict[str, Mapping[int, Metadata]] = {}
         self._started = False
         self.registry = communication.build_node_registry(population, rules)
-        self.traffic = Traffic()
+        self.bytes_down, self.bytes_up = 0, 0
+        self._registered: IntArray | None = None
         self.has_trained = False
         self._grid: WaitingGrid | None = None
         self._busy_clients: frozenset[int] = frozenset()
@@ -433,8 +425,10 @@ class NodeSession:
         first = not self._started
         self.communication.wait_for_clients(self.registry, grid, first=first, evaluating=evaluating)
         joined = population
-        if population.is_open:
-            joined = population.with_clients(self.registry.registered.tolist())
+        registered = self.registry.registered
+        if population.is_open and registered is not self._registered:
+            self._registered = registered
+            joined = population.with_clients(registered.tolist())
         if first:
             self.communication.check_client_ids(grid, joined)
             self._close_registry(joined)
@@ -454,21 +448,6 @@ class NodeSession:
                 f"{name} keeps the {len(population.clients)} clients that it started with"
             )
 
-    def route_clients(
-        self, grid: Grid, clients: Iterable[int], busy: Collection[int] = ()
-    ) -> dict[int, tuple[int, ...]]:
-        """Return the available nodes of ``clients``, each with its clients.
-
-        The result leaves out clients that are ``busy`` by the virtual clock, and those of a node
-        with a message of an earlier round: a node handles one message at a time.
-        """
-        requested = set(clients)
-        clients_by_node = self.registry.group_by_node(sorted(requested.difference(busy)))
-        nodes = grid.busy_nodes if isinstance(grid, WaitingGrid) else frozenset()
-        waiting = {k for node in nodes for k in clients_by_node.pop(node, ())}
-        self._busy_clients = frozenset(waiting | requested.intersection(busy))
-        return clients_by_node
-
     # --- messages out ------------------------------------------------------------------------
 
     def build_messages(
@@ -485,36 +464,44 @@ class NodeSession:
             num_bytes += count_bytes(content)
             group = f"{message_type} {server_round}"
             messages[node] = Message(content, node, message_type, group_id=group)
-        self.traffic = self.traffic.add_bytes(down=num_bytes)
+        self.bytes_down += num_bytes
         # A grid writes a message's id into its metadata when it pushes the message.
         self._pushed[message_type] = {node: m.metadata for node, m in messages.items()}
         return list(messages.values())
 
-    def prepare_replies(
+    def open_exchange(
         self,
         grid: Grid,
-        selected: Collection[int],
-        clients_by_node: Mapping[int, tuple[int, ...]],
+        clients: Collection[int],
         model: NamedArrays | None,
         *,
         priority: frozenset[int],
-    ) -> None:
-        """Note the expected clients, and refuse replies that would take too much memory.
+        busy: Collection[int] = (),
+    ) -> Mapping[int, tuple[int, ...]]:
+        """Return the available nodes of ``clients``, each with its clients, and expect them.
 
-        The limit of the grid includes the overhead of a message; the payload is checked later.
+        The result leaves out clients that are ``busy`` by the virtual clock, and those of a node
+        with a message of an earlier round: a node handles one message at a time. The grid refuses
+        replies that would take too much memory. Its limit includes the overhead of a message; the
+        payload is checked later. Replies have models like ``model``, or none.
         """
-        self.clients_by_node = clients_by_node
+        clients_by_node = self.registry.group_by_node(sorted({*clients}.difference(busy)))
         self._grid = grid if isinstance(grid, WaitingGrid) else None
+        self._busy_clients = frozenset(busy).intersection(clients)
+        self.clients_by_node = clients_by_node
         if self._grid is None:
-            return
+            return clients_by_node
+        waiting = {k for node in self._grid.busy_nodes for k in clients_by_node.pop(node, ())}
+        self._busy_clients |= waiting
         if self.communication.closes_early:
-            self._reply_counter = ReplyCounter(self.communication.quorum, selected, priority)
+            self._reply_counter = ReplyCounter(self.communication.quorum, clients, priority)
         get_max_bytes = self.communication.get_max_reply_bytes
         limits = {
-            node: MAX_OVERHEAD_BYTES + MAX_OVERHEAD_FACTOR * get_max_bytes(len(clients), model)
-            for node, clients in clients_by_node.items()
+            node: MAX_OVERHEAD_BYTES + MAX_OVERHEAD_FACTOR * get_max_bytes(len(hosted), model)
+            for node, hosted in clients_by_node.items()
         }
         self._grid.limit_replies(limits)
+        return clients_by_node
 
     # --- replies in --------------------------------------------------------------------------
 
@@ -575,7 +562,7 @@ class NodeSession:
         )
         for _ in arriving:
             pass  # an evaluation has nothing to do until all results are there
-        self.traffic = self.traffic.add_bytes(up=results.num_bytes)
+        self.bytes_up += results.num_bytes
         return results
 
     def collect_late_replies(self, server_round: int) -> tuple[LateReply, ...]:

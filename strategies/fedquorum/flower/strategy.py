@@ -138,7 +138,7 @@ class ComposedStrategy(Strategy):
         """The decisions and evaluations of the last step."""
         return replace(
             self._step_result,
-            traffic=self._session.traffic,
+            traffic=Traffic(self._session.bytes_down, self._session.bytes_up),
             state_bytes=self._state.nbytes + (0 if self._memory is None else self._memory.nbytes),
             disconnected=self._session.find_disconnected(self.population),
         )
@@ -257,7 +257,9 @@ class ComposedStrategy(Strategy):
         plan = self._plan_round(server_round)
         session, model, priority = self._session, view_arrays(arrays), self.population.priority
         busy = self._state.clock.busy_clients if self.communication.virtual_clock else ()
-        clients_by_node = session.route_clients(grid, plan.clients, busy)
+        clients_by_node = session.open_exchange(
+            grid, plan.clients, model, priority=priority, busy=busy
+        )
         # All inputs of the round are fixed here: aggregate_train decides from them alone.
         self._context = context = start_round(
             server_round,
@@ -270,7 +272,6 @@ class ComposedStrategy(Strategy):
             memory=self._memory,
             population=self.population,
         )
-        session.prepare_replies(grid, plan.clients, clients_by_node, model, priority=priority)
         node_counts = (len(clients_by_node), len(session.registry.nodes))
         log(INFO, "configure_train: Sampled %d nodes (out of %d)", *node_counts)
         contents = {
@@ -434,7 +435,7 @@ class ComposedStrategy(Strategy):
         reports = replace(self._state.round_state.reports, available=available)
         plan = self.rules.plan_round(server_round - 1, self.population, reports)
         plan = replace(plan, clients_apply_gate=self.communication.is_native)
-        if plan.is_final and available is None:  # otherwise its inputs may still change
+        if available is None and plan.is_final:  # otherwise its inputs may still change
             self._next_plan = server_round, plan
         return plan
 
@@ -447,14 +448,15 @@ class ComposedStrategy(Strategy):
         user_config: ConfigRecord,
     ) -> list[Message]:
         plan, session, priority = evaluation_plan, self._session, self.population.priority
-        self._objective_clients = self.rules.selection.select_objective_clients(
-            priority.intersection(plan.objective_clients)
-        )
+        objective_clients = priority.intersection(plan.objective_clients)
+        if objective_clients:
+            selection = self.rules.selection
+            objective_clients = selection.select_objective_clients(objective_clients)
+        self._objective_clients = objective_clients
         train_clients = frozenset((*plan.objective_clients, *plan.recorded_clients))
         test_clients = frozenset(plan.test_clients)
         self._evaluation_clients = clients = test_clients | train_clients
-        clients_by_node = session.route_clients(grid, clients)
-        session.prepare_replies(grid, clients, clients_by_node, None, priority=priority)
+        clients_by_node = session.open_exchange(grid, clients, None, priority=priority)
         requests = {
             node: EvaluateRequest(
                 server_round,

@@ -85,22 +85,19 @@ def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 def count_bytes(content: RecordDict) -> int:
     """Return the payload of a message in bytes: arrays, metrics and config."""
-    return sum(
-        _count_config_bytes(record) if isinstance(record, ConfigRecord) else record.count_bytes()
-        for record in content.values()
-    )
-
-
-def _count_config_bytes(record: ConfigRecord) -> int:
-    """Return the bytes by Flower's rule; Flower's own function raises for empty lists and texts."""
     size = 0
-    for key, value in record.items():
-        values: list[Any] = value if isinstance(value, list) else [value]
-        size += len(key)
-        if values and isinstance(values[0], str | bytes):
-            size += sum(map(len, values))
-        elif values:  # all scalars of a list have one type
-            size += len(values) * (1 if isinstance(values[0], bool) else 8)
+    for record in content.values():
+        if not isinstance(record, ConfigRecord):
+            size += record.count_bytes()
+            continue
+        # By Flower's rule; Flower's own function raises for empty lists and texts.
+        for key, value in record.items():
+            values: list[Any] = value if isinstance(value, list) else [value]
+            size += len(key)
+            if values and isinstance(values[0], str | bytes):
+                size += sum(map(len, values))
+            elif values:  # all scalars of a list have one type
+                size += len(values) * (1 if isinstance(values[0], bool) else 8)
     return size
 
 
