@@ -32,7 +32,7 @@ from fedquorum.registry import (
     StrategyEntry,
     build_rules,
 )
-from fedquorum.report import command_line as report_command
+from fedquorum.report import cli as report_command
 from fedquorum.rules.composition import RuleSet
 from fedquorum.rules.description import RuleDescription
 from fedquorum.rules.participation import FedAUCorrection
@@ -316,17 +316,15 @@ def build_fixed_population_table() -> str:
 # --- what is public ------------------------------------------------------------------------------
 
 PUBLIC_MODULES = (
-    *("", "selection", "weighting", "participation", "server_optimizer", "rule", "parameters"),
+    "",
     *(
-        "search",
-        "types",
-        "hooks",
-        "contrib",
-        "rng",
-        "errors",
-        "client.availability",
-        "records.reader",
+        f"rules.{name}"
+        for name in (
+            *("selection", "weighting", "participation", "server_optimizer"),
+            *("rule", "parameters", "types", "hooks"),
+        )
     ),
+    *("contrib", "rng", "errors", "client.availability", "flower.mods", "records.reader"),
 )
 
 
@@ -387,7 +385,7 @@ PARSERS: Mapping[str, Callable[[], argparse.ArgumentParser]] = MappingProxyType(
     {
         "`fedquorum audit`; `fedquorum-audit`, of the library": audit_command._build_parser,
         "`fedquorum data`": data_command._build_parser,
-        "`fedquorum report`": report_command._build_parser,
+        "`fedquorum report`; `fedquorum-report`, of the library": (report_command._build_parser),
     }
 )
 

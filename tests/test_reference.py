@@ -154,7 +154,8 @@ def test_the_reference_has_the_public_names(site: Path, pages: dict[Path, Page])
     """All that the packages export has a place, and the strategies have their parameters."""
     known = {anchor for path in (site / "api").glob("*.html") for anchor in pages[path].anchors}
     kinds = ("selection", "weighting", "participation", "server_optimizer")
-    packages = (*(f"fedquorum.rules.{kind}" for kind in kinds), "fedquorum.client.availability")
+    packages = [f"fedquorum.rules.{kind}" for kind in kinds]
+    packages += ["fedquorum.client.availability", "fedquorum.flower.mods"]
     for package in ("fedquorum", "fedquorum_app", *packages):
         exported = importlib.import_module(package).__all__
         assert {f"{package}.{name}" for name in exported} <= known, package

@@ -1,4 +1,4 @@
-"""Keep unavailable clients from training, by a Flower mod."""
+"""Simulate unavailable and slow clients in any ClientApp, by Flower mods."""
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -20,6 +20,8 @@ from .codec import (
     encode_train_reply,
     filter_clients,
 )
+
+__all__ = ["AvailabilityMod", "NodeAvailability"]
 
 STATE_RECORD = "availability"
 

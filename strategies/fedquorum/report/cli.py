@@ -224,7 +224,7 @@ def _parse_port(text: str) -> int:
     return int(text)
 
 
-def _build_parser(program: str) -> argparse.ArgumentParser:
+def _build_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=program,
         description="Make a page, tables and figures of runs, or follow a run.",

@@ -27,11 +27,14 @@ __all__ = [
     "POSITIVE_INT",
     "PROBABILITY",
     "REAL",
+    "Choices",
     "Flag",
+    "FloatRange",
     "Interval",
     "ListOf",
     "OneOf",
     "Range",
+    "RelativeRange",
 ]
 
 
@@ -256,9 +259,6 @@ SERVER_LR_SCHEDULE = OneOf(("constant", "inverse_client"))
 LOSS_SOURCES = OneOf(("evaluated", "reported"))
 PRIOR = OneOf(("data", "uniform"))
 EPSILON_SCHEDULE = OneOf(("constant", "step", "linear", "cosine", "exponential", "sqrt"))
-
-
-__all__ = ["Choices", "FloatRange", "RelativeRange"]
 
 
 @dataclass(frozen=True)
