@@ -1,7 +1,7 @@
 """The claims of the three papers, each declared once with the cell that decides it.
 
-Published numbers come from ``server_app/report/published.yaml``. ``CURVES`` stands for a paper that
-has only curves.
+Published numbers come from ``published.yaml`` of ``fedquorum.report``. ``CURVES`` stands for a
+paper that has only curves.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """Properties of all rules: each of them has a row in ``tests/fedquorum/rows.py``.
 
 The tests compare the rows with the tables in the code. The tests of a rule's formula are in its
-package, such as ``tests/fedquorum/weighting``.
+package, such as ``tests/fedquorum/rules/weighting``.
 """
 
 import io

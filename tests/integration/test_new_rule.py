@@ -18,10 +18,10 @@ from tests.integration.conftest import ROOT, Outcome, Shell, find_results_direct
 
 GUIDE = (ROOT / "docs" / "own-rule.md").read_text()
 BLOCKS = dict(re.findall(r"^`(\S+)`\n\n```\w+\n(.*?)```", GUIDE, re.DOTALL | re.MULTILINE))
-RULE = "strategies/fedquorum/weighting/one_plus_loss.py"
+RULE = "strategies/fedquorum/rules/weighting/one_plus_loss.py"
 TABLE = "strategies/fedquorum/rules/weighting/__init__.py"
 ROWS = "tests/fedquorum/rows.py"
-GOLDEN = "tests/fedquorum/weighting/test_one_plus_loss.py"
+GOLDEN = "tests/fedquorum/rules/weighting/test_one_plus_loss.py"
 DOCUMENTS = {
     *("README.md", "SECURITY.md"),
     *(f"docs/{page}.md" for page in ("composition", "methods", "scale", "stability")),
@@ -234,7 +234,7 @@ def test_it_has_the_tests_of_all_rules(copy: Path, files: tuple[str, ...]) -> No
 
 OUTSIDE = (
     BLOCKS[RULE]
-    .replace("from ..", "from fedquorum.")
+    .replace("from ..", "from fedquorum.rules.")
     .replace("from .", "from fedquorum.rules.weighting.")
 )
 STEPS = '''"""A selection and a step of one's own."""

@@ -616,8 +616,8 @@ def test_another_training_mode_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "function",
     [
-        "fedquorum.records.checkpoint.save_file",
-        "fedquorum.records.writer.save_file",
+        "fedquorum.records.checkpoint.save_arrays",
+        "fedquorum.records.writer.save_arrays",
         "fedquorum.records.tables.pq.write_table",
         "fedquorum.records.writer.RunWriter._write_line",
     ],
