@@ -1,4 +1,4 @@
-"""Test imports beyond import-linter: loaded modules, and names that only one module has.
+"""Test imports beyond import-linter: circles, loaded modules, names that only one module has.
 
 The allowed imports between packages are in pyproject.toml; ``lint-imports`` checks them.
 """
@@ -7,8 +7,11 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 from fedquorum.flower.codec import keys
 
@@ -26,6 +29,47 @@ def read_sources(*parts: str) -> dict[str, str]:
 def find_matching(pattern: str, sources: dict[str, str]) -> list[str]:
     """Return the paths of the modules with a matching line."""
     return [path for path, text in sources.items() if re.search(pattern, text, re.MULTILINE)]
+
+
+MAX_ROOMS = {"fedquorum": 14, "client_app": 12, "server_app": 9, "conf": 6}
+"""The modules and packages at the top of each package: few enough to remember."""
+
+
+@pytest.fixture(scope="module")
+def graph() -> grimp.ImportGraph:
+    """Return which module imports which, also inside functions and for type checkers only."""
+    return grimp.build_graph(*MAX_ROOMS, exclude_type_checking_imports=False, cache_dir=None)
+
+
+def test_the_top_of_each_package_stays_small(graph: grimp.ImportGraph) -> None:
+    """A new module belongs into a package that exists."""
+    rooms = {package: sorted(graph.find_children(package)) for package in MAX_ROOMS}
+    for package, names in rooms.items():
+        assert len(names) <= MAX_ROOMS[package], names
+
+
+def find_circle(imports: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return modules of which each imports the next, and the last the first."""
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        circle: list[str] = error.args[1]
+        return circle
+    return []
+
+
+def test_no_modules_import_each_other(graph: grimp.ImportGraph) -> None:
+    """Each file can be read with the files below it.
+
+    The library's ``__init__`` is its front door: for type checkers it names all that is public.
+    """
+    imports = {
+        module: graph.find_modules_directly_imported_by(module)
+        for module in graph.modules - {"fedquorum"}
+    }
+    assert len(imports) > 200
+    assert find_circle(imports) == []
+    assert find_circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
 
 
 ABSOLUTE = r"^\s*(from|import) fedquorum\b"
