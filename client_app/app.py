@@ -34,31 +34,23 @@ from fedquorum.flower.codec import (
     encode_hosted_clients,
     encode_train_reply,
 )
-from fedquorum.flower.mods import (
-    AvailabilityMod,
-    NodeAvailability,
-    NodeResponseTimes,
-    ResponseTimeMod,
-)
 from fedquorum.sanitize import abbreviate
 from fedquorum.server.exact_sum import ExponentBins
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import ClientAppCallable
+from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 
-from client_app.arrays import Arrays
 from client_app.data.base import Split
 from client_app.node.client import FederatedClient
-from client_app.node.clipping import ClippingMod
-from client_app.node.failures import get_failure_reason, is_deployed
-from client_app.node.node import ALL_SPLITS, Node
+from client_app.node.failures import get_failure_reason
+from client_app.node.node import ALL_SPLITS, Node, is_deployed
 from client_app.node.policy import PolicyMod
+from client_app.training.local_sgd import Arrays
 from client_app.training.sequential import NO_STARTS, OnTrained, Result
 from client_app.training.update_sum import UpdateSum
 from conf import Settings, compose_settings
-from conf.schema.privacy import PrivacySettings
 
 # Freeze imported objects: collecting through PyTorch would dominate the time of a message.
 gc.freeze()
@@ -91,34 +83,30 @@ def _mask_error_text(message: Message, context: Context, call_next: ClientAppCal
         return Message(reply, reply_to=message)
 
 
-def _get_availability(context: Context) -> NodeAvailability | None:
+def _apply_policy(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Let the owner of a device decide, before anything reads the data."""
+    if CLIENT_ID not in context.node_config:  # the user owns all simulated nodes
+        return call_next(message, context)
+    return PolicyMod(_get_settings)(message, context, call_next)
+
+
+def _apply_run_mods(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Handle a train message with the mods that the run's settings require; most require none."""
     node, hosted = _get_node(context)
-    return node.get_availability(hosted)
+    for mod in reversed(node.get_mods(hosted)):
+        call_next = _wrap_with_mod(call_next, mod)
+    return call_next(message, context)
 
 
-def _get_response_times(context: Context) -> NodeResponseTimes | None:
-    node, hosted = _get_node(context)
-    return node.get_response_times(hosted)
-
-
-def _get_privacy(context: Context) -> tuple[PrivacySettings, Sequence[int]]:
-    node, hosted = _get_node(context)
-    return node.privacy, hosted
+def _wrap_with_mod(call_next: ClientAppCallable, mod: Mod) -> ClientAppCallable:
+    return lambda message, context: mod(message, context, call_next)
 
 
 def _get_settings(context: Context) -> Settings:
     return _compose_settings(*_read_run_config(context.run_config))
 
 
-app = ClientApp(
-    mods=[
-        _mask_error_text,
-        PolicyMod(_get_settings),
-        AvailabilityMod(_get_availability),
-        ResponseTimeMod(_get_response_times),
-        ClippingMod(_get_privacy),
-    ]
-)
+app = ClientApp(mods=[_mask_error_text, _apply_policy])
 
 
 @dataclass(frozen=True)
@@ -158,7 +146,7 @@ def handle_query(message: Message, context: Context) -> Message:
     return Message(encode_hosted_clients(ids), reply_to=message)
 
 
-@app.train()
+@app.train(mods=[_apply_run_mods])
 def handle_train(message: Message, context: Context) -> Message:
     """Let every selected client decide whether to train, and train."""
     node, hosted = _load_hosted(context)

@@ -15,8 +15,7 @@ import torch
 from fedquorum.errors import SettingsError
 from torch.nn import functional
 
-from client_app.arrays import to_device
-from client_app.data.base import IGNORE_INDEX, FederatedData
+from client_app.data.base import IGNORE_INDEX, FederatedData, to_device
 from client_app.metrics import check_metric_for_target
 from conf.schema.rules import get_rule_settings
 from conf.schema.settings import Settings, get_evaluation_metric

@@ -24,9 +24,9 @@ from benchmarks.book.methods import MethodRuns, group_methods
 from benchmarks.book.results import Cell, ResultTable, summarize_seeds
 from benchmarks.book.runs_log import LoggedRun
 from client_app.app import StoredModel, app
-from client_app.arrays import load_arrays
 from client_app.data.examples import Examples
 from client_app.evaluation.passes import evaluate_clients
+from client_app.training.local_sgd import load_arrays
 from server_app.engines.in_process import HostedNodes
 from server_app.runs.reload import load_trained_model, reload_data
 

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from client_app.arrays import to_device
 from client_app.data.summary import DataSummary, describe_inputs, describe_target
 
 Inputs = NDArray[np.float32]
@@ -378,6 +377,17 @@ def to_input_tensor(
     if samples.dtype in DTYPE_SCALES:
         out.div_(DTYPE_SCALES[samples.dtype])
     return out
+
+
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor on the device, without waiting for the copy.
+
+    A copy from pageable memory waits until the GPU has finished all queued work. A copy from
+    pinned memory is queued itself; PyTorch holds that memory until the copy is done.
+    """
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def infer_target(y: NDArray[Any]) -> Target:

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from client_app.arrays import Arrays, load_arrays
 from client_app.data.base import Split
 from client_app.data.examples import Examples
 from client_app.evaluation.batched import DenseEvaluator
@@ -25,6 +24,7 @@ from client_app.evaluation.passes import (
 )
 from client_app.losses import Task
 from client_app.training.batched.gradients import build_dense_gradients
+from client_app.training.local_sgd import Arrays, load_arrays
 from client_app.training.workers import MIN_SHARED_FLOPS, WorkerPool, count_available_cores
 
 

@@ -19,9 +19,9 @@ from fedquorum.flower.codec import (
 )
 from flwr.client import NumPyClient
 
-from client_app.arrays import Arrays
 from client_app.evaluation.evaluator import CachedEvaluator
 from client_app.evaluation.passes import BASIC_METRICS, ClientMetrics
+from client_app.training.local_sgd import Arrays
 
 Train = Callable[[Arrays, int, int], Arrays]
 """Return a client's model after round t (from 0), given the received arrays, the client and t."""

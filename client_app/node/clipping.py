@@ -1,6 +1,6 @@
-"""Clip updates on the clients, as a Flower mod, if the run's privacy settings require it."""
+"""Clip updates on the clients, as a Flower mod."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,37 +12,29 @@ from fedquorum.flower.codec import (
     decode_train_request,
     encode_train_reply,
 )
-from fedquorum.flower.mods import is_train_message
 from fedquorum.rules.robustness import clip_update
 from flwr.app import Context, Message
 from flwr.clientapp.typing import ClientAppCallable
 
-from conf.schema.privacy import CLIENT_MODES, PrivacySettings
-
 
 @dataclass(frozen=True)
 class ClippingMod:
-    """Clip the update of each client of a node to the norm that the server sends.
+    """Clip the update of each client of a node to the norm in a train message.
 
     The result of a client that did not train is not changed. A client that receives no norm sends
     no update.
 
     Parameters
     ----------
-    get_node_privacy : callable
-        Returns the privacy settings of the run, and the clients that a context hosts.
+    hosted : sequence of int
+        The ids of the node's clients.
     """
 
-    get_node_privacy: Callable[[Context], tuple[PrivacySettings, Sequence[int]]]
+    hosted: Sequence[int]
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Return the reply to one message, with clipped updates."""
-        if not is_train_message(message):
-            return call_next(message, context)
-        settings, hosted = self.get_node_privacy(context)
-        if settings.name not in CLIENT_MODES:
-            return call_next(message, context)
-        received, tasks = decode_train_request(message.content, hosted)
+        received, tasks = decode_train_request(message.content, self.hosted)
         norms = {task.client: task.clipping_norm for task in tasks}
         reply = call_next(message, context)
         if reply.has_error():

@@ -1,15 +1,22 @@
 """Host the clients of a process: their data, and one model for training and evaluation."""
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import torch
 from fedquorum.flower.codec import CLIENT_ID
-from fedquorum.flower.mods import NodeAvailability, NodeResponseTimes
+from fedquorum.flower.mods import (
+    AvailabilityMod,
+    NodeAvailability,
+    NodeResponseTimes,
+    ResponseTimeMod,
+)
 from fedquorum.rules.parameters import Interval
+from flwr.clientapp.typing import Mod
 from torch import nn
 
 from client_app.data import load_data
@@ -19,6 +26,7 @@ from client_app.evaluation.evaluator import CachedEvaluator
 from client_app.losses import build_task
 from client_app.models import build_model_for, create_example_inputs
 from client_app.node.client import FederatedClient
+from client_app.node.clipping import ClippingMod
 from client_app.node.failures import get_failure_reason
 from client_app.simulation.availability import build_processes
 from client_app.simulation.response_times import build_latency_model
@@ -30,8 +38,11 @@ from client_app.training.trainer import Trainer
 from client_app.training.workers import retain_freed_memory
 from conf import Settings, SettingsError
 from conf.schema.data import is_on_device
-from conf.schema.privacy import PrivacySettings
+from conf.schema.privacy import CLIENT_MODES
 from conf.schema.settings import get_evaluation_metric
+
+SUPERNODE_MODULE = "flwr.supernode.runtime.run_clientapp"
+"""Flower's module that runs an app on a SuperNode; a simulation never loads it."""
 
 DATA_SPLITS: tuple[Split, ...] = ("train", "test")
 ALL_SPLITS: tuple[Split, ...] = (*DATA_SPLITS, "validation")
@@ -157,26 +168,23 @@ class Node:
             self.load_clients([client_id])
         return FederatedClient(client_id, self.evaluator, self.trainer.train_client)
 
-    def get_availability(self, hosted: Sequence[int]) -> NodeAvailability | None:
-        """Return the availability of these clients, or None if they are always available."""
-        if self._process is None:
-            return None
-        return NodeAvailability(self._settings.seed, hosted, self._process)
-
-    def get_response_times(self, hosted: Sequence[int]) -> NodeResponseTimes | None:
-        """Return the response times of these clients, or None if none are simulated."""
-        if self._times is None:
-            return None
-        return NodeResponseTimes(self._settings.seed, hosted, self._times)
+    def get_mods(self, hosted: Sequence[int]) -> Sequence[Mod]:
+        """Return the mods that train messages to these clients need, the outermost first."""
+        seed = self._settings.seed
+        mods: list[Mod] = []
+        if self._process is not None:
+            availability = NodeAvailability(seed, hosted, self._process)
+            mods.append(AvailabilityMod(lambda _: availability))
+        if self._times is not None:
+            response_times = NodeResponseTimes(seed, hosted, self._times)
+            mods.append(ResponseTimeMod(lambda _: response_times))
+        if self._settings.privacy.name in CLIENT_MODES:
+            mods.append(ClippingMod(hosted))
+        return mods
 
     def get_reason(self, error: Exception) -> str:
         """Return the reason of a failure for the server."""
         return get_failure_reason(error, deployed=self._deployed)
-
-    @property
-    def privacy(self) -> PrivacySettings:
-        """The privacy settings, which determine whether clients clip their updates."""
-        return self._settings.privacy
 
     def get_hosted_clients(self, node_config: dict[str, Any]) -> Sequence[int]:
         """Return the ids of the clients that a node with this config hosts.
@@ -192,6 +200,20 @@ class Node:
                 "balanced"
             )
         return compute_hosted_clients(node_config, self._data.num_clients)
+
+
+def is_deployed(node_config: Mapping[str, Any]) -> bool:
+    """Return whether a node is a real machine whose data must stay on it.
+
+    A device names its client in the node config. A simulation numbers its nodes, which all belong
+    to the user who runs it.
+
+    Parameters
+    ----------
+    node_config : mapping
+        Flower's node config.
+    """
+    return CLIENT_ID in node_config or SUPERNODE_MODULE in sys.modules
 
 
 def compute_hosted_clients(node_config: dict[str, Any], num_clients: int) -> Sequence[int]:

@@ -323,9 +323,9 @@ def _parse_usage(text: str) -> UsageCount:
 class PolicyMod:
     """A Flower mod that lets a device take part only in runs that its owner allows.
 
-    A refused message does not reach the ClientApp: the client replies that it is unavailable, with
-    the reason. The client replies to a query even if the policy refuses the run, so that the run's
-    records have the reason.
+    The node config must name the device's client. A refused message does not reach the ClientApp:
+    the client replies that it is unavailable, with the reason. The client replies to a query even
+    if the policy refuses the run, so that the run's records have the reason.
 
     Parameters
     ----------
@@ -340,7 +340,7 @@ class PolicyMod:
         config = context.node_config
         configured, data_path = (str(config.get(key, "")) for key in ("policy-path", "data-path"))
         path = find_policy(configured, data_path)
-        if path is None or CLIENT_ID not in config:
+        if path is None:
             return call_next(message, context)
         kind, client = get_base_message_type(message), int(config[CLIENT_ID])
         usage = UsageLog(get_flwr_home() / USAGE_FILE)

@@ -12,8 +12,7 @@ from fedquorum.errors import SettingsError
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from client_app.arrays import to_device
-from client_app.data.base import Inputs, PixelNormalization
+from client_app.data.base import Inputs, PixelNormalization, to_device
 from client_app.rng import RngFactory
 
 CROP_PADDING = 4
@@ -224,7 +223,7 @@ class Augmentation:
     ----------
     name : str
         As in FedAU's published code: ``crop`` on SVHN; ``crop_flip`` on CIFAR-10 and CINIC-10;
-        ``cifar100`` on CIFAR-100, color jitter before crop and flip; or ``none``.
+        ``cifar100`` on CIFAR-100, color jitter before crop and flip.
     draws : sequence of callable
         One for each client; the purpose ``"augmentation"`` gives its random numbers.
     scale : PixelNormalization, optional
@@ -248,12 +247,10 @@ class Augmentation:
         if scale is not None:
             input_jitter = build_input_jitter(scale)
             self._steps = tuple(input_jitter if s is color_jitter else s for s in self._steps)
-        self._rngs = [draw("augmentation") for draw in draws] if self._steps else []
+        self._rngs = [draw("augmentation") for draw in draws]
 
     def __call__(self, images: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         """Return an augmented batch; client i owns the next ``counts[i]`` images."""
-        if not self._steps:
-            return images
         sampled = [
             [step.draw(n, rng) for step in self._steps]
             for n, rng in zip(counts, self._rngs, strict=False)

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from client_app.arrays import load_arrays, to_device
-from client_app.data.base import PixelNormalization
+from client_app.data.base import PixelNormalization, to_device
 from client_app.data.examples import Examples
 from client_app.losses import CrossEntropy, Task
 from client_app.rng import RngFactory, has_random_layers, seed_torch
@@ -25,6 +24,9 @@ from client_app.training.augmentation import build_augmentation
 from client_app.training.closed_form_cnn import build_closed_form_cnn
 from client_app.training.dropout import find_dropouts
 from client_app.training.flat_sgd import FlatSGD
+
+Arrays = list[NDArray[Any]]
+"""A model's arrays, in the order of its ``state_dict``."""
 
 DEFAULT_TASK = CrossEntropy()
 
@@ -161,6 +163,14 @@ def has_batch_norm(model: nn.Module) -> bool:
     return any(isinstance(layer, _BatchNorm) for layer in model.modules())
 
 
+def load_arrays(arrays: Sequence[NDArray[Any]], model: nn.Module) -> None:
+    """Load arrays into ``model``, in the order of its ``state_dict``."""
+    names = model.state_dict()
+    model.load_state_dict(
+        {name: torch.from_numpy(a) for name, a in zip(names, arrays, strict=True)}
+    )
+
+
 class LocalModel:
     """A model in which clients train, one after the other.
 
@@ -229,7 +239,9 @@ class LocalModel:
         self._sgd.start_client(
             momentum=config.momentum, weight_decay=config.weight_decay, mu=config.proximal_mu
         )
-        augment = build_augmentation(config.augmentation, get_rng, config.pixel_scale)
+        augment = None
+        if config.augmentation != "none":
+            augment = build_augmentation(config.augmentation, get_rng, config.pixel_scale)
         sizes = compute_batch_sizes(len(y), config.batch_size, batch_norm=self._has_batch_norm)
         batches = _draw_batches(y, sizes, get_rng)
         steps = config.count_steps(len(y), batch_norm=self._has_batch_norm)
@@ -237,7 +249,9 @@ class LocalModel:
         with self._seed_layers(y.device, get_rng):
             for step, rows in zip(range(steps), batches, strict=False):
                 sample_masks(len(rows))
-                inputs = augment(x.index_select(0, rows))
+                inputs = x.index_select(0, rows)
+                if augment is not None:
+                    inputs = augment(inputs)
                 self._step(
                     inputs, y.index_select(0, rows), config.compute_learning_rate(t, step, steps)
                 )

@@ -10,10 +10,9 @@ from typing import TypeVar
 import torch
 from fedquorum.rng import make_generator
 
-from client_app.arrays import Arrays
 from client_app.rng import has_random_layers
 from client_app.training.closed_form_cnn import build_closed_form_cnn
-from client_app.training.local_sgd import LocalModel, TrainingSetup
+from client_app.training.local_sgd import Arrays, LocalModel, TrainingSetup
 from client_app.training.workers import WorkerPool, count_available_cores
 
 PREFETCH = 2  # clients per worker: one that trains, one whose result waits to be consumed

@@ -11,9 +11,8 @@ from fedquorum.errors import DataError
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
-from client_app.arrays import Arrays
 from client_app.training.batched import BatchedTrainer
-from client_app.training.local_sgd import TrainingSetup
+from client_app.training.local_sgd import Arrays, TrainingSetup
 from client_app.training.numerics import (
     BATCHED_AUTOGRAD,
     BATCHED_CLOSED_FORM,

@@ -16,8 +16,7 @@ from fedquorum.rng import make_generator
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from client_app.arrays import to_device
-from client_app.data.base import build_pooled_split, select_split
+from client_app.data.base import build_pooled_split, select_split, to_device
 from client_app.data.examples import Examples
 from client_app.losses import CrossEntropy
 from client_app.models import CNN, LogisticRegression, SmallCNN

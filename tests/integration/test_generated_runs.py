@@ -28,10 +28,10 @@ from fedquorum.rules.rule import Rule, RunContext, get_parameters
 from fedquorum.rules.server_optimizer import SERVER_OPTIMIZERS
 
 import client_app.app
-from client_app.arrays import Arrays
 from client_app.evaluation.evaluator import CachedEvaluator
 from client_app.evaluation.passes import ClientMetrics
 from client_app.node.client import FederatedClient
+from client_app.training.local_sgd import Arrays
 from client_app.training.trainer import Trainer
 from conf.compose import compose_overrides
 from server_app.runs.loop import run_rounds

@@ -13,8 +13,8 @@ from fedquorum.errors import RunError
 from fedquorum.flower.codec import EvaluateResult, EvaluateTask
 
 import client_app.app
-from client_app.arrays import Arrays
 from client_app.node.client import FederatedClient
+from client_app.training.local_sgd import Arrays
 from tests.builders_runs import make_client_overrides, read_rounds, read_rows, run_here
 
 SIZES = {"all large": (30, 30, 30, 30), "one small": (30, 30, 30, 2)}

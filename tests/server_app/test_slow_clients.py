@@ -100,7 +100,7 @@ def test_a_reply_without_simulated_seconds_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node without simulated response times can be neither early nor late."""
-    monkeypatch.setattr(Node, "get_response_times", lambda *_: None)
+    monkeypatch.setattr(Node, "get_mods", lambda *_: [])
     rounds = run(tmp_path / "run", *FEDAVG, "rounds=2")
     assert [line["rejected"] for line in rounds] == [8, 8]
     assert {row["reason"] for row in read_rows(tmp_path / "run")} == {

@@ -15,7 +15,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from client_app.arrays import to_device
+from client_app.data.base import to_device
 from client_app.losses import BinaryCrossEntropy, CrossEntropy, Task
 from client_app.models import MLP, LogisticRegression
 from client_app.training.batched.aligned import compute_padded_rows, copy_aligned, create_aligned

@@ -11,7 +11,7 @@ import torch
 from fedquorum.rng import make_generator
 from numpy.typing import NDArray
 
-from client_app.arrays import Arrays, to_device
+from client_app.data.base import to_device
 from client_app.data.examples import Examples
 from client_app.rng import RngFactory
 from client_app.training.augmentation import Augmentation
@@ -30,7 +30,7 @@ from client_app.training.batched.schedule import (
 )
 from client_app.training.dropout import MaskedDropout, find_dropouts
 from client_app.training.flops import count_sample_activations
-from client_app.training.local_sgd import LocalSGDConfig, TrainingSetup, has_batch_norm
+from client_app.training.local_sgd import Arrays, LocalSGDConfig, TrainingSetup, has_batch_norm
 from client_app.training.sequential import NO_STARTS
 
 MODEL_COPIES = 4  # a client's model, velocity, gradient and the copy in the result
@@ -331,8 +331,9 @@ class _BatchSource:
     ) -> None:
         self._examples = examples
         self._schedule = schedule
-        self._augments = config.augmentation != "none"
-        self._augment = Augmentation(config.augmentation, rng_factories, config.pixel_scale)
+        self._augment = None
+        if config.augmentation != "none":
+            self._augment = Augmentation(config.augmentation, rng_factories, config.pixel_scale)
         self._masked = masked
         self._dropout_rngs = [factory("dropout") for factory in rng_factories] if masked else []
         self._workspaces: dict[str, torch.Tensor] = {}
@@ -355,7 +356,7 @@ class _BatchSource:
         self._rows = rows.split(self._active)
         self._inputs: tuple[torch.Tensor, ...] | None = None
         size = math.prod(examples.input_shape) * examples.dtype.itemsize
-        if not self._augments and rows.numel() * size <= MAX_GATHERED_BYTES:
+        if self._augment is None and rows.numel() * size <= MAX_GATHERED_BYTES:
             x = examples.gather_inputs(rows.reshape(-1)).unflatten(0, rows.shape)
             self._inputs = x[:, : self._width].split(self._active)
 
@@ -381,7 +382,7 @@ class _BatchSource:
         else:
             examples.gather_inputs(flat, out=self._gathered[: len(flat)])
         inputs = self._gathered[: len(flat)]
-        if self._augments:
+        if self._augment is not None:
             sizes = self._schedule.sizes[step, : self._active[step]]
             counted = np.flatnonzero(np.arange(rows.shape[1]) < sizes[:, None])
             indices = to_device(torch.from_numpy(counted), examples.device)

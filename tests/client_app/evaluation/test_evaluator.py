@@ -7,12 +7,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from client_app.arrays import load_arrays
 from client_app.data import ClientData
 from client_app.data.base import Split, select_split
 from client_app.evaluation.evaluator import CachedEvaluator, _is_same_model
 from client_app.evaluation.passes import evaluate_clients
 from client_app.models import CNN, LogisticRegression
+from client_app.training.local_sgd import load_arrays
 from tests.client_app.clients import copy_arrays, make_cached_evaluator, make_ragged_data
 
 FEATURES, CLASSES = 5, 3

@@ -16,11 +16,10 @@ from fedquorum.flower.codec import (
     encode_train_request,
 )
 from fedquorum.rules.types import Objective, RoundPlan
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from client_app.node.clipping import ClippingMod
-from conf.schema.privacy import PrivacySettings
 from server_app.engines.in_process import InProcessGrid
 
 MODEL: NamedArrays = {"w": np.array([1.0, 2.0], dtype=np.float32), "b": np.zeros(1, np.float32)}
@@ -33,11 +32,9 @@ def make_result(client: int, by: float) -> TrainResult:
     return TrainResult(client, Status.DONE, num_examples=4.0, arrays=arrays)
 
 
-def send_message(
-    fit: Fit, clients: tuple[int, ...], kind: str, **config: float
-) -> list[TrainResult]:
-    """Return what one node with these clients replies to a train message."""
-    app = ClientApp(mods=[ClippingMod(lambda _: (PrivacySettings(kind), clients))])
+def send_message(fit: Fit, clients: tuple[int, ...], **config: float) -> list[TrainResult]:
+    """Return the results of one node's clients for a train message."""
+    app = ClientApp(mods=[ClippingMod(clients)])
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
@@ -60,29 +57,20 @@ def compute_shift(result: TrainResult) -> float:
     return float(result.arrays["w"][0] - MODEL["w"][0])
 
 
-@pytest.mark.parametrize("kind", ["dp_fixed_client", "dp_adaptive_client"])
 @pytest.mark.parametrize("clients", [(0,), (0, 1, 2)])
-def test_every_client_is_clipped_alone(kind: str, clients: tuple[int, ...]) -> None:
-    """Norms 0.5, 5 and 0.8 with C = 1: the long one comes to 1, the others stay."""
+def test_every_client_is_clipped_alone(clients: tuple[int, ...]) -> None:
+    """With C = 1, an update of norm 5 is shortened to 1; those of 0.5 and 0.8 do not change."""
     lengths = {0: 0.5, 1: 5.0, 2: 0.8}
-    results = send_message(lambda k: make_result(k, lengths[k]), clients, kind, clipping_norm=1.0)
+    results = send_message(lambda k: make_result(k, lengths[k]), clients, clipping_norm=1.0)
     assert [result.client for result in results] == list(clients)
     for result in results:
         assert result.client is not None
         assert compute_shift(result) == pytest.approx(min(1.0, lengths[result.client]), rel=1e-6)
-        if kind == "dp_adaptive_client":
-            assert result.norm_bit == (lengths[result.client] > 1)
+        assert result.norm_bit == (lengths[result.client] > 1)
         assert result.num_examples == 4
 
 
-def test_without_privacy_nothing_happens() -> None:
-    """The mod is there always; the run's settings say whether it acts."""
-    results = send_message(lambda k: make_result(k, 5.0), (0, 1), "none")
-    assert [compute_shift(result) for result in results] == [5.0, 5.0]
-
-
-@pytest.mark.parametrize("kind", ["dp_fixed_client", "dp_adaptive_client"])
-def test_results_without_an_update_do_not_change(kind: str) -> None:
+def test_results_without_an_update_do_not_change() -> None:
     """Silence, failures with their reasons, and updates of zero have nothing to clip."""
 
     def fit(client: int) -> TrainResult:
@@ -92,7 +80,7 @@ def test_results_without_an_update_do_not_change(kind: str) -> None:
             return TrainResult(1, Status.FAILED, reason="no memory")
         return make_result(client, 0.0 if client == 2 else 5.0)
 
-    results = send_message(fit, (0, 1, 2, 3), kind, clipping_norm=1.0)
+    results = send_message(fit, (0, 1, 2, 3), clipping_norm=1.0)
     assert [(p.status, p.reason) for p in results] == [
         (Status.DECLINED, None),
         (Status.FAILED, "no memory"),
@@ -102,8 +90,7 @@ def test_results_without_an_update_do_not_change(kind: str) -> None:
     assert [compute_shift(result) for result in results[2:]] == [0.0, pytest.approx(1.0)]
 
 
-@pytest.mark.parametrize("kind", ["dp_fixed_client", "dp_adaptive_client"])
-def test_updates_at_the_edges_of_float32(kind: str) -> None:
+def test_updates_at_the_edges_of_float32() -> None:
     """A norm that float32 has as 0 is no failure, nor is another order; Inf goes as it is."""
 
     def fit(client: int) -> TrainResult:
@@ -112,7 +99,7 @@ def test_updates_at_the_edges_of_float32(kind: str) -> None:
             arrays = {"b": MODEL["b"] + np.float32(np.inf), "w": MODEL["w"]}
         return TrainResult(client, Status.DONE, num_examples=4.0, arrays=arrays)
 
-    tiny, infinite = send_message(fit, (0, 1), kind, clipping_norm=1.0)
+    tiny, infinite = send_message(fit, (0, 1), clipping_norm=1.0)
     assert tiny.arrays is not None
     assert tiny.arrays["b"][0] == np.float32(1e-30)
     assert tiny.arrays["b"].dtype == np.float32
@@ -122,22 +109,8 @@ def test_updates_at_the_edges_of_float32(kind: str) -> None:
 
 def test_a_server_that_sends_no_norm_gets_no_update() -> None:
     """A client that must clip but receives no norm sends no update."""
-    (result,) = send_message(lambda k: make_result(k, 5.0), (0,), "dp_fixed_client")
+    (result,) = send_message(lambda k: make_result(k, 5.0), (0,))
     assert result.status is Status.FAILED
     assert result.reason is not None
     assert "clipping_norm" in result.reason
     assert result.arrays is None
-
-
-def test_queries_and_evaluations_pass() -> None:
-    """Only training has updates to clip."""
-    app = ClientApp(mods=[ClippingMod(lambda _: (PrivacySettings("dp_fixed_client"), (0,)))])
-
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        return Message(RecordDict(), reply_to=message)
-
-    grid = InProcessGrid(app, {}, 1)
-    (node,) = grid.get_node_ids()
-    (reply,) = grid.send_and_receive([Message(RecordDict(), node, "evaluate")])
-    assert not reply.has_error()

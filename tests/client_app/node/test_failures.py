@@ -25,7 +25,7 @@ from flwr.app import Message, RecordDict
 from PIL import Image
 
 from client_app import app as client_app
-from client_app.node.failures import SUPERNODE_MODULE
+from client_app.node.node import SUPERNODE_MODULE
 from server_app.engines.in_process import InProcessGrid
 from tests.cases import sample_cases
 

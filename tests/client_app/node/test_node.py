@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fedquorum.flower.mods import AvailabilityMod, ResponseTimeMod
 from numpy.typing import NDArray
 
 from client_app.data.base import PooledSplit, Split
 from client_app.data.synth import SynthData
+from client_app.node.clipping import ClippingMod
 from client_app.node.node import Node, compute_hosted_clients, resolve_device
 from conf import SettingsError, compose_settings
 
@@ -76,6 +78,22 @@ WORDS = (
 
 def make_node(overrides: str = "") -> Node:
     return Node(compose_settings("custom", f"{WORDS} {overrides}").settings)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "mods"),
+    [
+        ("", []),
+        ("strategy=average_all privacy=dp_fixed_server", []),
+        ("strategy=average_all privacy=dp_fixed_client", [ClippingMod]),
+        ("strategy=average_all privacy=dp_adaptive_client", [ClippingMod]),
+        ("availability=bernoulli", [AvailabilityMod]),
+        ("strategy=fedavg response_time=lognormal engine.round_timeout=9", [ResponseTimeMod]),
+    ],
+)
+def test_settings_determine_the_mods(overrides: str, mods: list[type]) -> None:
+    """A train message passes through the mods that the settings require, and no others."""
+    assert [type(mod) for mod in make_node(overrides).get_mods(range(5))] == mods
 
 
 def test_clients_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:

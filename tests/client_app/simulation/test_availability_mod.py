@@ -228,7 +228,6 @@ def test_an_error_in_the_settings_is_the_nodes() -> None:
 def test_always_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a process the message is passed on unchanged, and nothing is stored."""
     passed = []
-    mod = AvailabilityMod(client_app._get_availability)
     grid = make_grid(1, OVERRIDES)
     message = Message(RecordDict(), 1, MessageType.TRAIN)
 
@@ -236,7 +235,7 @@ def test_always_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
         passed.append(received)
         return received
 
-    assert mod(message, grid._contexts[1], app) is message
+    assert client_app._apply_run_mods(message, grid._contexts[1], app) is message
     assert passed == [message]
     assert len(grid._contexts[1].state) == 0
 

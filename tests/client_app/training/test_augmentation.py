@@ -24,6 +24,7 @@ from client_app.training.augmentation import (
     flip,
     jitter_colors,
 )
+from client_app.training.local_sgd import LocalSGDConfig, train_model
 from conf import SettingsError, compose_settings
 
 CHANGES = [name for name in AUGMENTATION.choices if name != "none"]
@@ -270,13 +271,16 @@ def test_several_clients_in_one_batch(name: str) -> None:
 
 
 def test_none_is_the_identity() -> None:
-    """Without augmentation a batch does not change, and no random number is drawn."""
+    """Without augmentation a client draws only the order of its batches."""
+    purposes = []
 
-    def none_to_draw(purpose: str) -> np.random.Generator:
-        raise AssertionError(purpose)
+    def note_purpose(purpose: str) -> np.random.Generator:
+        purposes.append(purpose)
+        return np.random.default_rng(0)
 
-    images = torch.rand(3, 60)
-    assert build_augmentation("none", none_to_draw)(images) is images
+    x, y = torch.rand(3, 4), torch.tensor([0, 1, 0])
+    train_model(torch.nn.Linear(4, 2), x, y, LocalSGDConfig(0.1, 2, 1), note_purpose)
+    assert purposes == ["batches"]
 
 
 @pytest.mark.parametrize("name", CHANGES)

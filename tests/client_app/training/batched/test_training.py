@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
 
-from client_app.arrays import load_arrays
 from client_app.data.base import PixelNormalization, build_pooled_split, select_split
 from client_app.data.examples import Examples
 from client_app.losses import BinaryCrossEntropy, CrossEntropy, SquaredError, Task
@@ -24,7 +23,13 @@ from client_app.models import CNN, M5, MLP, CelebaCNN, LogisticRegression, Small
 from client_app.rng import seed_torch
 from client_app.training.batched import BatchedTrainer
 from client_app.training.dropout import replace_dropout
-from client_app.training.local_sgd import LocalSGDConfig, TheoremLR, TrainingSetup, train_model
+from client_app.training.local_sgd import (
+    LocalSGDConfig,
+    TheoremLR,
+    TrainingSetup,
+    load_arrays,
+    train_model,
+)
 from tests.client_app.clients import CPU, copy_arrays, get_examples, make_ragged_data
 
 CLASSES, SEED, T = 4, 9, 3
