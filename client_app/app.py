@@ -151,11 +151,14 @@ def handle_train(message: Message, context: Context) -> Message:
     """Let every selected client decide whether to train, and train."""
     node, hosted = _load_hosted(context)
     arrays, tasks = decode_train_request(message.content, hosted)
+    # Local models differ by client and stay here: no pass and no reply is shared.
     if any(task.trains_local_model for task in tasks):
         return _train_stored_models(message, context, node, arrays, tasks)
     others = decode_start_models(message.content, tasks)
     starts = {client: list(model.values()) for client, model in others.items()}
     received = list(arrays.values())
+    # One pass for all clients, before each one decides by its loss. Clients that start from another
+    # model are evaluated separately.
     evaluating = [
         task.client for task in tasks if task.needs_evaluation and task.client not in starts
     ]
@@ -166,6 +169,8 @@ def handle_train(message: Message, context: Context) -> Message:
 
     results = list(_run_tasks(node, tasks, join, TrainResult))
     joined = [i for i, result in enumerate(results) if result.status is Status.DONE]
+    # A rule that knows its weights before training needs only the sum of the updates: the reply
+    # does not grow with the number of clients.
     if joined and tasks[joined[0]].can_be_summed:
         return _train_into_sum(message, node, arrays, tasks, results, joined=joined)
     return _train_to_models(message, node, arrays, tasks, results, joined=joined, starts=starts)
@@ -299,6 +304,7 @@ def handle_evaluate(message: Message, context: Context) -> Message:
     node, hosted = _load_hosted(context)
     arrays, tasks = decode_evaluate_request(message.content, hosted)
     received = list(arrays.values())
+    # One pass over each split for all clients; local models differ, so each has a separate pass.
     for split in ALL_SPLITS:
         selected = [task for task in tasks if (task.train if split == "train" else task.test)]
         if not any(task.evaluates_local_model for task in selected):

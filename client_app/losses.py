@@ -227,7 +227,8 @@ def check_task(settings: Settings, data: FederatedData) -> None:
     check_metric_for_target(
         get_evaluation_metric(settings), data.num_classes, regression=target == "number"
     )
-    _check_criterion(settings, target)
+    if target == "number":
+        _check_criterion(settings)
     if client.loss == "binary" and (target != "class" or data.num_classes != NUM_BINARY_CLASSES):
         raise SettingsError(
             "client.loss=binary needs a target with two classes, got "
@@ -248,10 +249,10 @@ def check_task(settings: Settings, data: FederatedData) -> None:
         )
 
 
-def _check_criterion(settings: Settings, target: str) -> None:
+def _check_criterion(settings: Settings) -> None:
     """Refuse a gate by accuracy for numeric targets, in a named strategy or in a component."""
     for section, rule in get_rule_settings(settings).items():
-        if target == "number" and getattr(rule, "criterion", "loss") != "loss":
+        if getattr(rule, "criterion", "loss") != "loss":
             raise SettingsError(
                 f"{section}.criterion must be loss where targets are numbers, got accuracy"
             )

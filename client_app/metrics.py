@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 BINARY_CLASSES = 2
 TOP_K = 5
-MAX_SORTED_SCORES = 2**22  # scores sorted at once
+MAX_SORTED_SCORES = 2**22  # sorted at once, which bounds the memory of many classes
 
 
 @dataclass(frozen=True)

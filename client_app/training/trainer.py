@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from logging import INFO, WARNING
 from typing import Any
 
@@ -28,8 +29,8 @@ from client_app.training.workers import (
 )
 
 MAX_CPU_BYTES = 128 * 2**20  # more exceeds the caches, and allocating it costs more than it saves
-GPU_MEMORY_DIVISOR = 4  # batched clients may use free memory / this
-TRAINING_FLOPS_FACTOR = 3  # times the operations of a forward pass
+GPU_MEMORY_DIVISOR = 4  # batched clients may use free memory / this; not measured yet
+TRAINING_FLOPS_FACTOR = 3  # forward; backward for the activations, and for the weights
 
 
 class Trainer:
@@ -65,9 +66,13 @@ class Trainer:
         self._cores = count_available_cores() if cores is None else cores
         self._memory_bytes = _compute_memory_limit(setup.examples.device)
         self._batched = BatchedTrainer(setup, memory_bytes=self._memory_bytes)
-        self._sequential = SequentialTrainer(setup, threads=threads, cores=cores)
         self._mode: str | None = None
         self._flops_per_sample = flops_per_sample
+
+    @cached_property
+    def _sequential(self) -> SequentialTrainer:
+        """The sequential training, which copies the model; batched clients never need it."""
+        return SequentialTrainer(self._setup, threads=self._threads, cores=self._cores)
 
     @property
     def mode(self) -> str:

@@ -10,7 +10,7 @@ from client_app.data.base import Labels, Samples, Targets
 IMAGE_KINDS = "uint8 images (n, height, width) or (n, height, width, channels)"
 INPUT_KINDS = f"{IMAGE_KINDS}, int16 sound (n, length) or floats (n, ...)"
 SOUND_AXES = ("n", "length")
-CHUNK_BYTES = 2**22
+CHUNK_BYTES = 2**22  # checked at once, so that memory holds no second copy of a mapped array
 
 
 def validate_inputs(key: str, x: NDArray[Any]) -> Samples:

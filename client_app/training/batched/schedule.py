@@ -14,6 +14,7 @@ from client_app.training.local_sgd import LocalSGDConfig, compute_batch_sizes
 
 IntArray = NDArray[np.int64]
 MAX_POWER_OF_TWO_ROWS = 32
+"""Above this many rows, four widths for each doubling keep the padding below a quarter."""
 
 
 @dataclass(frozen=True)

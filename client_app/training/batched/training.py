@@ -35,7 +35,9 @@ from client_app.training.sequential import NO_STARTS
 
 MODEL_COPIES = 4  # a client's model, velocity, gradient and the copy in the result
 ACTIVATION_COPIES = 2  # activations and their gradients
-MAX_GATHERED_BYTES = 2**25  # inputs of a round that are gathered at once
+MAX_GATHERED_BYTES = 2**25
+"""Inputs of a round up to this size are gathered at once, because a step of many small operations
+mostly waits for their start."""
 
 
 class BatchedTrainer:
@@ -178,6 +180,7 @@ class BatchedTrainer:
 
         ``others`` are the models of clients that do not start from the received one.
         """
+        # All clients of a chunk have one width: a product's shape must not depend on the others.
         examples, width = self._examples, self._compute_width(clients[0])
         rng_factories = [
             partial(make_generator, self._seed, round_number=t + 1, client=k) for k in clients
@@ -187,6 +190,7 @@ class BatchedTrainer:
             min_capacity = compute_padded_rows(
                 width, math.prod(examples.input_shape), examples.dtype
             )
+        # Every client has the batches of sequential training, drawn by a separate generator.
         schedule = build_batch_schedule(
             clients,
             rng_factories,
@@ -197,6 +201,7 @@ class BatchedTrainer:
             width=width,
             min_capacity=min_capacity,
         )
+        # Without a velocity the gradients are added to w directly, so their scale is -lr.
         scale = (
             torch.ones_like(schedule.learning_rates)
             if self._uses_velocity
@@ -212,6 +217,8 @@ class BatchedTrainer:
             masked=self._masked,
         )
         reference = received
+        # Padded units fill whole cache lines: the rounding of a product depends on the address of
+        # its matrices.
         if self._dense is not None:
             received = self._dense.pad_units(received)
         models = {name: copy_aligned(tensor, len(clients)) for name, tensor in received.items()}
@@ -229,6 +236,7 @@ class BatchedTrainer:
         m = 0
         for step in range(len(schedule.sizes)):
             batches = source.get_batches(step)
+            # Clients with the most steps come first, so those that still train are a view.
             if m != len(batches.sizes):
                 m = len(batches.sizes)
                 buffers = {name: tensor[:m] for name, tensor in models.items()}
@@ -240,6 +248,7 @@ class BatchedTrainer:
                 self._apply_velocity_step(state, batches, schedule.learning_rates[step, :m])
             else:
                 self._apply_gradient_step(state, batches, t)
+        # The padding never leaves the trainer: its weights stay 0.
         if self._dense is not None:
             models = self._dense.trim_units(models, reference)
         return models, schedule.order
