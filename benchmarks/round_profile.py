@@ -77,12 +77,12 @@ def profile_run(
 ) -> Mapping[str, float]:
     """Return the fraction of each part in the time of a run's rounds after warm-up."""
     profile = cProfile.Profile(time.thread_time) if on_ray else cProfile.Profile()
-    add_round = RunWriter.add_round
+    end_round = RunWriter.end_round
     num_rounds = 0
 
     def add_profiled_round(self: RunWriter, *arguments: Any) -> None:
         nonlocal num_rounds
-        add_round(self, *arguments)
+        end_round(self, *arguments)
         num_rounds += 1
         if num_rounds == NUM_WARMUP_ROUNDS:
             profile.enable()
@@ -93,7 +93,7 @@ def profile_run(
     overrides = (*build_overrides(work, data, "cpu"), f"rounds={rounds}")
     run, engine_overrides = (run_on_ray, RAY_OVERRIDES) if on_ray else (run_in_process, ())
     with (
-        patch.object(RunWriter, "add_round", add_profiled_round),
+        patch.object(RunWriter, "end_round", add_profiled_round),
         redirect_stdout(io.StringIO()),
         redirect_stderr(io.StringIO()),
     ):

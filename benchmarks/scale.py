@@ -169,14 +169,14 @@ def run_child(job: dict[str, Any]) -> None:
     from server_app.cli.fedquorum import main as fedquorum
 
     cpu, peaks = [], []
-    add_round = RunWriter.add_round
+    end_round = RunWriter.end_round
 
-    def add_measured_round(self: RunWriter, *arguments: Any) -> None:
-        add_round(self, *arguments)
+    def end_measured_round(self: RunWriter, *arguments: Any) -> None:
+        end_round(self, *arguments)
         cpu.append(time.process_time())
         peaks.append(get_peak_mib())
 
-    RunWriter.add_round = add_measured_round  # type: ignore[method-assign]
+    RunWriter.end_round = end_measured_round  # type: ignore[method-assign]
     sys.argv = ["fedquorum", *job["overrides"]]
     started = time.time()
     fedquorum()

@@ -14,13 +14,13 @@ from server_app.cli.fedquorum import main
 
 if __name__ == "__main__":
     times_file = Path(sys.argv.pop(1))
-    original_add_round = RunWriter.add_round
+    original_end_round = RunWriter.end_round
 
-    def add_timed_round(self: RunWriter, *arguments: Any) -> None:
+    def end_timed_round(self: RunWriter, *arguments: Any) -> None:
         """Record a round, then write the time."""
-        original_add_round(self, *arguments)
+        original_end_round(self, *arguments)
         with times_file.open("a") as file:
             print(time.time(), file=file)
 
-    RunWriter.add_round = add_timed_round  # type: ignore[assignment,method-assign]
+    RunWriter.end_round = end_timed_round  # type: ignore[assignment,method-assign]
     main()

@@ -6,12 +6,13 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import hydra
 from fedquorum.errors import SettingsError
 from fedquorum.records.settings import load_settings
+from fedquorum.rules.composition import RuleSet
 from hydra._internal.hydra import Hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
@@ -29,8 +30,9 @@ from conf.mistakes import (
     refuse_dotted_groups,
 )
 from conf.options import GROUPS, PARTS, options
-from conf.schema.checks import check_settings
+from conf.schema.checks import check_rules, check_settings, check_values
 from conf.schema.register import register_schemas
+from conf.schema.rules import is_custom, rules_from_settings
 from conf.schema.settings import Settings
 
 __all__ = [
@@ -70,6 +72,14 @@ class ComposedConfig:
     settings: Settings
     experiment: str
     overrides: tuple[str, ...]
+
+    @cached_property
+    def rules(self) -> RuleSet:
+        """The rules of the settings, built once, before the run's clients are known.
+
+        Custom rules are imported. Errors are those of ``rules_from_settings``.
+        """
+        return rules_from_settings(self.settings)
 
     @property
     def run_config(self) -> dict[str, str]:
@@ -257,10 +267,12 @@ def adopt_config(config: DictConfig, experiment: str, overrides: tuple[str, ...]
     if overrides in _composed_configs:
         return
     settings = _to_settings(config)
-    check_settings(settings)
     job_overrides = tuple(text for text in overrides if not text.startswith(("hydra.", "hydra/")))
     settings_only = tuple(text for text in job_overrides if not text.startswith("experiment="))
     composed = ComposedConfig(settings, experiment, settings_only)
+    check_values(settings)
+    if not is_custom(settings):
+        check_rules(settings, composed.rules)
     # Hydra gives a job its overrides without Hydra's own; server and clients use a run config.
     for key in (overrides, job_overrides, (f"experiment={experiment}", *settings_only)):
         _composed_configs[key] = composed

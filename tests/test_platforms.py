@@ -60,27 +60,27 @@ for package in map(importlib.import_module, PACKAGES):
 """
 RUN = """
 from pathlib import Path
-import server_app.runs.loop
+from fedquorum.records.runner import Runner
 from conf.compose import compose_overrides
 from server_app.cli.commands import main
 from server_app.runs.job import run_in_process
 from server_app.runs.resume import merge_resumed_overrides
 
 
-def interrupt_in_round_3(parts, arrays, server_round):
+def interrupt_in_round_3(runner, server_round):
     if server_round == 3:
         raise KeyboardInterrupt
-    return play(parts, arrays, server_round)
+    return play(runner, server_round)
 
 
-run, play = Path(sys.argv[1]) / "run", server_app.runs.loop._run_round
+run, play = Path(sys.argv[1]) / "run", Runner.run_round
 overrides = ("rounds=4", "client.local_epochs=1", "strategy=fedvarp", "engine.reply_memory=0")
-server_app.runs.loop._run_round = interrupt_in_round_3
+Runner.run_round = interrupt_in_round_3
 try:
     first = (*overrides, f"strategy.memory_dir={run.parent}/memory")
     run_in_process(compose_overrides(first), str(run))
 except KeyboardInterrupt:
-    server_app.runs.loop._run_round = play
+    Runner.run_round = play
 run_in_process(compose_overrides(merge_resumed_overrides((f"resume={run}",))), str(run))
 report = ["report", str(run), "--output", str(run.parent / "report")]
 sys.exit(main(["audit", str(run)]) or main(report))

@@ -53,6 +53,19 @@ def check_settings(settings: Settings) -> None:
     SettingsError
         For the first value that is not allowed.
     """
+    check_values(settings)
+    if not is_custom(settings):
+        check_rules(settings, rules_from_settings(settings))
+
+
+def check_values(settings: Settings) -> None:
+    """Check every value against its range, then the values together.
+
+    Raises
+    ------
+    SettingsError
+        For the first value that is not allowed.
+    """
     try:
         _check_secrets(settings)
         for key, value, allowed in _list_ranged_values(settings, ""):
@@ -74,8 +87,6 @@ def check_settings(settings: Settings) -> None:
         find_requirement(get_requirement_settings(settings))
     except ParameterError as error:
         raise SettingsError(format_parameter_error(error, error.parameter)) from None
-    if not is_custom(settings):
-        check_rules(settings, rules_from_settings(settings))
 
 
 def check_rules(settings: Settings, rules: RuleSet) -> None:

@@ -7,11 +7,12 @@ from typing import Any
 
 from fedquorum.client.availability.rates import ParticipationRates
 from fedquorum.errors import ParameterError, SettingsError
-from fedquorum.registry import CUSTOM, build_rules
+from fedquorum.registry import CUSTOM, build_rules, takes_client_facts
 from fedquorum.rules.composition import RuleSet
 from fedquorum.rules.hooks import NO_HOOKS, Hooks
 from fedquorum.rules.rule import RunContext
 from fedquorum.rules.schedules import ClientLRSchedule
+from fedquorum.rules.types import Population
 
 from conf.schema.model import MODULE
 from conf.schema.settings import Settings
@@ -63,6 +64,24 @@ def rules_from_settings(
         return build_rules(asdict(settings.strategy), asdict(settings.server_optimizer), context)
     except ParameterError as error:
         raise SettingsError(format_parameter_error(error, find_setting(error, settings))) from None
+
+
+def complete_rules(
+    rules: RuleSet,
+    settings: Settings,
+    population: Population,
+    rates: ParticipationRates | None,
+    hooks: Hooks,
+) -> RuleSet:
+    """Return the rules of the settings with the facts about a run's clients.
+
+    Only rules that take values from the clients are built again; a custom rule may be one. The
+    other parameters and the errors are those of ``rules_from_settings``.
+    """
+    if is_custom(settings) or takes_client_facts(rules):
+        clients, priority = population.clients, population.priority
+        return rules_from_settings(settings, rates, clients, priority, hooks)
+    return replace(rules, run_hooks=hooks)
 
 
 def is_custom(settings: Settings) -> bool:

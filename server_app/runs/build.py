@@ -10,6 +10,7 @@ from fedquorum.client.availability.rates import ParticipationRates
 from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.flower.codec import encode_arrays
 from fedquorum.records.settings import flatten_settings
+from fedquorum.rules.composition import RuleSet
 from fedquorum.rules.hooks import NO_HOOKS, Hooks
 from fedquorum.server.quorum import Quorum
 from flwr.app import ArrayRecord
@@ -17,12 +18,13 @@ from flwr.app import ArrayRecord
 from client_app.data import FederatedData
 from client_app.data.held_out import select_held_out_clients
 from client_app.models import build_model_for
+from conf import ComposedConfig
 from conf.schema.checks import check_rules
 from conf.schema.rules import (
+    complete_rules,
     find_setting,
     format_parameter_error,
     get_requirement_settings,
-    rules_from_settings,
 )
 from conf.schema.settings import Settings, get_evaluation_metric
 from server_app.runs.node_keys import read_node_keys
@@ -64,7 +66,7 @@ def build_hooks(settings: Settings, num_clients: int) -> Hooks:
 
 
 def build_strategy(
-    settings: Settings,
+    composed: ComposedConfig,
     population: Population,
     rates: ParticipationRates | None,
     hooks: Hooks = NO_HOOKS,
@@ -73,8 +75,8 @@ def build_strategy(
 
     Parameters
     ----------
-    settings : Settings
-        The run's settings.
+    composed : ComposedConfig
+        The run's settings, with their rules.
     population : Population
         The result of ``build_population``.
     rates : ParticipationRates, optional
@@ -89,8 +91,9 @@ def build_strategy(
         each other, a custom rule cannot be imported from its path, the file of the nodes' keys
         cannot be read, or the noise is not possible.
     """
-    settings = _resolve_memory_folder(settings)
-    rules = rules_from_settings(settings, rates, population.clients, population.priority, hooks)
+    settings = composed.settings
+    rules = complete_rules(composed.rules, settings, population, rates, hooks)
+    rules = _resolve_memory_folder(settings, rules)
     check_rules(settings, rules)
     try:
         return ComposedStrategy(
@@ -132,14 +135,16 @@ def _build_protocol(
     )
 
 
-def _resolve_memory_folder(settings: Settings) -> Settings:
-    """Create the folder of ``strategy.memory_dir``; return the settings with its absolute path."""
+def _resolve_memory_folder(settings: Settings, rules: RuleSet) -> RuleSet:
+    """Create the folder of ``strategy.memory_dir``; return the rules with its absolute path."""
     given = getattr(settings.strategy, "memory_dir", None)
     if given is None:
-        return settings
-    folder = _ensure_writable(Path(given).expanduser().absolute())
-    strategy: Any = settings.strategy
-    return replace(settings, strategy=replace(strategy, memory_dir=str(folder)))
+        return rules
+    folder = str(_ensure_writable(Path(given).expanduser().absolute()))
+    if rules.memory is not None:
+        return replace(rules, memory=replace(rules.memory, memory_dir=folder))
+    weighting: Any = rules.weighting  # one whose clients start from models of their own
+    return replace(rules, weighting=replace(weighting, memory_dir=folder))
 
 
 def _ensure_writable(folder: Path) -> Path:

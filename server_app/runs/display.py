@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from fedquorum.contrib import REPORTED_METRICS
+from fedquorum.records.callback import FinishedRound, RunCallback
 from fedquorum.records.round_record import OPTIONAL_GROUPS, TEST_GROUPS, RoundRecord
 from fedquorum.report.terminal import format_time_left
 from fedquorum.rules.metrics import get_metric
@@ -101,8 +102,65 @@ class DisplaySpec:
         return f"{value:.1%}" if is_fraction else f"{value:.4f}"
 
 
-class Display:
-    """Shows each round when it ends.
+@dataclass(frozen=True)
+class RunTotals:
+    """The running totals of a run's rounds, whose size does not grow with the rounds.
+
+    Parameters
+    ----------
+    rounds, empty_rounds : int
+        Number of rounds, and number of rounds without an admitted update.
+    admitted, transferred_bytes : int
+        Updates admitted and bytes sent both ways, in all rounds.
+    seconds : float
+        Duration of all rounds.
+    theta_sum, rounds_with_theta : float, int
+        The sum of theta, and the number of rounds with a theta.
+    state_bytes : int
+        The server's state beside the model, after the last round.
+    loss : float or None
+        The last F(w) that was evaluated.
+    test : mapping or None
+        The last evaluation on the test split.
+    weight_error : float or None
+        The last error of the estimated participation weights.
+    """
+
+    rounds: int = 0
+    empty_rounds: int = 0
+    admitted: int = 0
+    transferred_bytes: int = 0
+    seconds: float = 0.0
+    theta_sum: float = 0.0
+    rounds_with_theta: int = 0
+    state_bytes: int = 0
+    loss: float | None = None
+    test: Mapping[str, Mapping[str, float] | None] | None = None
+    weight_error: float | None = None
+
+    def add_round(self, record: RoundRecord) -> Self:
+        """Return the totals with one more round."""
+        return replace(
+            self,
+            rounds=self.rounds + 1,
+            empty_rounds=self.empty_rounds + (record.admitted == 0),
+            admitted=self.admitted + record.admitted,
+            transferred_bytes=self.transferred_bytes + record.bytes_down + record.bytes_up,
+            seconds=self.seconds + record.duration_seconds,
+            theta_sum=self.theta_sum + (record.theta or 0.0),
+            rounds_with_theta=self.rounds_with_theta + (record.theta is not None),
+            state_bytes=record.state_bytes,
+            loss=self.loss if math.isnan(record.global_loss) else record.global_loss,
+            test=record.test or self.test,
+            weight_error=self.weight_error if record.weight_error is None else record.weight_error,
+        )
+
+
+NO_TOTALS = RunTotals()
+
+
+class Display(RunCallback):
+    """Shows each round when it ends, and adds up the run's totals.
 
     Parameters
     ----------
@@ -114,9 +172,19 @@ class Display:
         The method and its data.
     spec : DisplaySpec
         Determines which statistics to show.
+    totals : RunTotals
+        The totals of the earlier rounds of a resumed run; later also of the rounds shown.
     """
 
-    def __init__(self, console: Console, rounds: int, title: str, spec: DisplaySpec) -> None:
+    def __init__(
+        self,
+        console: Console,
+        rounds: int,
+        title: str,
+        spec: DisplaySpec,
+        totals: RunTotals = NO_TOTALS,
+    ) -> None:
+        self.totals = totals
         self._console = console
         self._spec = spec
         self._rounds = rounds
@@ -142,6 +210,11 @@ class Display:
         trace: TracebackType | None,
     ) -> None:
         self._progress.stop()
+
+    def end_round(self, finished: FinishedRound) -> None:
+        """Show one round, and add it to the totals."""
+        self.totals = self.totals.add_round(finished.record)
+        self.show(finished.record)
 
     def show(self, record: RoundRecord) -> None:
         """Show one round."""
@@ -212,60 +285,6 @@ def format_round(record: Mapping[str, Any], spec: DisplaySpec) -> str:
     ]
     words.append(f"admitted {record['admitted']} of {record['selected']} selected")
     return "  ".join(words)
-
-
-@dataclass(frozen=True)
-class RunTotals:
-    """The running totals of a run's rounds, whose size does not grow with the rounds.
-
-    Parameters
-    ----------
-    rounds, empty_rounds : int
-        Number of rounds, and number of rounds without an admitted update.
-    admitted, transferred_bytes : int
-        Updates admitted and bytes sent both ways, in all rounds.
-    seconds : float
-        Duration of all rounds.
-    theta_sum, rounds_with_theta : float, int
-        The sum of theta, and the number of rounds with a theta.
-    state_bytes : int
-        The server's state beside the model, after the last round.
-    loss : float or None
-        The last F(w) that was evaluated.
-    test : mapping or None
-        The last evaluation on the test split.
-    weight_error : float or None
-        The last error of the estimated participation weights.
-    """
-
-    rounds: int = 0
-    empty_rounds: int = 0
-    admitted: int = 0
-    transferred_bytes: int = 0
-    seconds: float = 0.0
-    theta_sum: float = 0.0
-    rounds_with_theta: int = 0
-    state_bytes: int = 0
-    loss: float | None = None
-    test: Mapping[str, Mapping[str, float] | None] | None = None
-    weight_error: float | None = None
-
-    def add_round(self, record: RoundRecord) -> Self:
-        """Return the totals with one more round."""
-        return replace(
-            self,
-            rounds=self.rounds + 1,
-            empty_rounds=self.empty_rounds + (record.admitted == 0),
-            admitted=self.admitted + record.admitted,
-            transferred_bytes=self.transferred_bytes + record.bytes_down + record.bytes_up,
-            seconds=self.seconds + record.duration_seconds,
-            theta_sum=self.theta_sum + (record.theta or 0.0),
-            rounds_with_theta=self.rounds_with_theta + (record.theta is not None),
-            state_bytes=record.state_bytes,
-            loss=self.loss if math.isnan(record.global_loss) else record.global_loss,
-            test=record.test or self.test,
-            weight_error=self.weight_error if record.weight_error is None else record.weight_error,
-        )
 
 
 def build_final_table(

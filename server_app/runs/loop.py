@@ -1,23 +1,23 @@
-"""The app's run loop; ``fedquorum.records.runner`` has the steps of a run."""
+"""Run the app's runs: build the parts of a run, and let the library's ``Runner`` run its rounds."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
-from fedquorum import ComposedStrategy, WaitingGrid
+from fedquorum import ComposedStrategy
 from fedquorum.errors import SettingsError
 from fedquorum.flower.codec import decode_arrays, encode_arrays
+from fedquorum.records.callback import RunCallback
 from fedquorum.records.checkpoint import Checkpoint, CheckpointStore
 from fedquorum.records.round_record import build_round_record
 from fedquorum.records.run_dir import can_start_run, create_run_directory
-from fedquorum.records.runner import Runner, resume_strategy
+from fedquorum.records.runner import CheckpointWriter, Runner, resume_strategy
 from fedquorum.records.settings import flatten_settings
 from fedquorum.records.writer import MEAN_MODEL, RunWriter
 from fedquorum.registry import get_goal
 from fedquorum.report.names import method_title
-from fedquorum.rules.decisions import ClientEvaluation
 from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from rich.console import Console
@@ -26,7 +26,6 @@ from client_app.data import FederatedData, load_data
 from client_app.data.summary import DataSummary
 from client_app.training.numerics import NumericsInfo
 from conf import ComposedConfig, Settings
-from conf.schema.rules import rules_from_settings
 from conf.schema.settings import get_evaluation_metric
 from server_app.engines.in_process import InProcessGrid, SimulationGrid
 from server_app.runs.build import (
@@ -44,11 +43,14 @@ from server_app.runs.display import (
     format_final_message,
 )
 from server_app.runs.numerics import build_manifest_entry, check_numerics, detect_numerics
-from server_app.runs.privacy import PrivacySpent, check_private_model, compute_privacy_spent
+from server_app.runs.privacy import (
+    PrivacyLedger,
+    PrivacySpent,
+    check_private_model,
+    compute_privacy_spent,
+)
 from server_app.runs.recording import create_run_writer, drop_resume_settings
 from server_app.runs.resume import check_resumable, read_resumed_manifest
-
-_Evaluations = tuple[ClientEvaluation, ...]
 
 
 def run_rounds(
@@ -80,22 +82,21 @@ def run_rounds(
     """
     settings = composed.settings
     # Custom rules are imported before the data is read, because their errors do not depend on it.
-    rules = rules_from_settings(settings)
+    rules = composed.rules
     data = load_data(settings.data, settings.seed)
     population = build_population(settings, data)
     rates = compute_counted_rates(settings, rules, population, data)
     hooks = build_hooks(settings, data.num_clients)
-    strategy = build_strategy(settings, population, rates, hooks)
+    strategy = build_strategy(composed, population, rates, hooks)
     arrays = build_initial_arrays(settings, data)
     check_private_model(settings.privacy, decode_arrays(arrays))
-    context = _LoopContext(strategy.build_waiting_grid(grid), strategy, settings)
     console = Console(force_jupyter=False)  # prints to sys.stdout, which others can redirect
     title = f"{method_title(settings.strategy.name)} on {settings.data.name}"
     spec = _build_display_spec(settings, strategy)
     numerics = _get_numerics(composed, data, grid)
     directory, start = _start_or_resume(composed, output_dir, numerics, console)
     if start is not None and start.server_round > 0:
-        arrays = _resume_run(context, start, arrays)
+        arrays = _resume_run(grid, strategy, settings, start, arrays)
     spent = _compute_privacy_spent(directory, start, settings, len(population.clients))
     summary = _print_data_summary(data, settings.data.name, console)
     with create_run_writer(
@@ -110,32 +111,36 @@ def run_rounds(
         if at_exit is not None:
             at_exit(records.mark_interrupted)
         console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
-        ledger = _PrivacyLedger(records, spent)
-        context = replace(context, release=ledger.count_release)
+        ledger = None if spent is None else PrivacyLedger(records, spent)
         to_run = _compute_round_range(settings, start)
-        runner = _build_runner(records, context, to_run)
+        checkpoints = _build_checkpoints(records, strategy, grid, settings, to_run)
+        callbacks: list[RunCallback] = [checkpoints] if ledger is None else [ledger, checkpoints]
+        build_record = partial(
+            build_round_record,
+            get_rates=None if rates is None else rates.get_rates,
+            metric=get_evaluation_metric(settings),
+            all_evaluated=settings.evaluation.clients == "all",
+            hooks=strategy.rules.hooks,
+        )
+        runner = Runner(strategy, records, callbacks, build_record, to_run, arrays, decode_arrays)
         try:
             if to_run.start == 1:
                 records.save_population(population, rates, columns=strategy.rules.hooks.columns)
-            totals = reduce(
-                RunTotals.add_round, runner.start(partial(decode_arrays, arrays)), RunTotals()
-            )
-            with Display(console, settings.rounds, title, spec) as display:
-                runner.on_round_end.append(display.show)
-                for server_round in to_run:
-                    runner.open_round()
-                    initial, arrays, mean_evaluations = _run_round(context, arrays, server_round)
-                    record = runner.close_round(
-                        partial(decode_arrays, arrays),
-                        initial,
-                        rates=None if rates is None else rates.get_rates(server_round - 1),
-                        mean_model=mean_evaluations,
-                    )
-                    totals = totals.add_round(record)
+            totals = reduce(RunTotals.add_round, runner.start(), RunTotals())
+            with Display(console, settings.rounds, title, spec, totals) as display:
+                callbacks.append(display)  # last: the records of a round that it shows are written
+                runner.run(strategy.build_waiting_grid(grid), ConfigRecord)
         finally:
-            _save_models(records, strategy, arrays)
+            _save_models(runner)
         _stop_early(records, settings, to_run, console)
-    console.print(build_final_table(totals, title, spec, ledger.facts, records.admission_counts))
+    table = build_final_table(
+        display.totals,
+        title,
+        spec,
+        None if ledger is None else ledger.facts,
+        records.admission_counts,
+    )
+    console.print(table)
     console.print(
         format_final_message(records.directory), soft_wrap=True, markup=False, highlight=False
     )
@@ -158,11 +163,11 @@ def _stop_early(records: RunWriter, settings: Settings, to_run: range, console: 
         console.print(line, highlight=False)
 
 
-def _save_models(records: RunWriter, strategy: ComposedStrategy, arrays: ArrayRecord) -> None:
+def _save_models(runner: Runner) -> None:
     """Write the last model, and the mean start model if the strategy has one."""
-    records.save_model(decode_arrays(arrays))
-    if (mean := strategy.compute_mean_start_model(arrays)) is not None:
-        records.save_model(decode_arrays(mean), MEAN_MODEL)
+    runner.save_model()
+    if (mean := runner.strategy.compute_mean_start_model(runner.model)) is not None:
+        runner.records.save_model(decode_arrays(mean), MEAN_MODEL)
 
 
 def _print_data_summary(data: FederatedData, name: str, console: Console) -> DataSummary:
@@ -230,23 +235,16 @@ def _start_or_resume(
     return directory, start
 
 
-@dataclass(frozen=True)
-class _LoopContext:
-    """The objects that every round of a run uses.
-
-    ``release`` is called once for every new model, before the model is sent to a client.
-    """
-
-    grid: WaitingGrid
-    strategy: ComposedStrategy
-    settings: Settings
-    release: Callable[[], None] = lambda: None
-
-
-def _resume_run(context: _LoopContext, start: Checkpoint, initial: ArrayRecord) -> ArrayRecord:
+def _resume_run(
+    grid: Grid,
+    strategy: ComposedStrategy,
+    settings: Settings,
+    start: Checkpoint,
+    initial: ArrayRecord,
+) -> ArrayRecord:
     """Restore the states of strategy and nodes, and return the model."""
-    resume_strategy(context.strategy, start, decode_arrays(initial))
-    grid, stores_models = context.grid.inner, context.strategy.rules.trains_local_models
+    resume_strategy(strategy, start, decode_arrays(initial))
+    stores_models = strategy.rules.trains_local_models
     if isinstance(grid, SimulationGrid) and start.nodes:
         # Nodes also store the states of availability. These follow from the seed, so another
         # number of nodes can recompute them.
@@ -255,7 +253,7 @@ def _resume_run(context: _LoopContext, start: Checkpoint, initial: ArrayRecord) 
     elif stores_models:
         raise SettingsError(
             "engine must be in-process or ray, before and now, to resume a run with "
-            f"strategy={context.settings.strategy.name}: elsewhere the clients' models are lost "
+            f"strategy={settings.strategy.name}: elsewhere the clients' models are lost "
             "with the run"
         )
     return encode_arrays(start.model)
@@ -270,84 +268,19 @@ def _compute_privacy_spent(
     return compute_privacy_spent(settings.privacy, num_clients, manifest, rounds=rounds)
 
 
-class _PrivacyLedger:
-    """Counts a run's private models in its manifest, each before it is sent to a client."""
-
-    def __init__(self, records: RunWriter, spent: PrivacySpent | None) -> None:
-        self._records = records
-        self._spent = spent
-        self._write()
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The manifest's entry; empty if the run is not private."""
-        return {} if self._spent is None else self._spent.to_dict()
-
-    def count_release(self) -> None:
-        """Count one more released model."""
-        if self._spent is not None:
-            self._spent = self._spent.add_release()
-            self._write()
-
-    def _write(self) -> None:
-        if self._spent is not None:
-            self._records.set_privacy(self.facts)
-
-
-def _build_runner(records: RunWriter, context: _LoopContext, to_run: range) -> Runner:
-    """Return the runner of the rounds, with the settings' interval between checkpoints."""
-    settings, strategy, grid = context.settings, context.strategy, context.grid.inner
-    record = partial(
-        build_round_record,
-        metric=get_evaluation_metric(settings),
-        all_evaluated=settings.evaluation.clients == "all",
-        hooks=strategy.rules.hooks,
-    )
-    return Runner(
+def _build_checkpoints(
+    records: RunWriter,
+    strategy: ComposedStrategy,
+    grid: Grid,
+    settings: Settings,
+    to_run: range,
+) -> CheckpointWriter:
+    """Return the writer of checkpoints at the settings' interval."""
+    return CheckpointWriter(
         records,
-        strategy,
-        record,
         flatten_settings(asdict(drop_resume_settings(settings))),
-        start_after_round=to_run.start - 1,
-        last_round=to_run.stop - 1,
+        to_run.stop - 1,
         get_state=strategy.get_state,
         get_node_states=grid.get_node_states if isinstance(grid, SimulationGrid) else dict,
-        checkpoint_every=settings.engine.checkpoint_every,
+        every=settings.engine.checkpoint_every,
     )
-
-
-def _run_round(
-    context: _LoopContext, arrays: ArrayRecord, server_round: int
-) -> tuple[_Evaluations, ArrayRecord, _Evaluations]:
-    """Train, aggregate and evaluate once.
-
-    Returns
-    -------
-    tuple
-        The evaluations of the initial model, empty unless the round needs F(w_0); the new model;
-        the evaluations of the mean start model, empty if the strategy has none.
-    """
-    grid, strategy = context.grid, context.strategy
-    initial = strategy.evaluate_initial(arrays, grid)
-    messages = strategy.configure_train(server_round, arrays, ConfigRecord(), grid)
-    timeout = strategy.communication.reply_timeout
-    replies = grid.send_and_receive(messages, timeout=timeout)
-    aggregated, _ = strategy.aggregate_train(server_round, replies)
-    context.release()
-    if aggregated is not None:
-        arrays = aggregated
-    due = strategy.communication.is_test_round(server_round)
-    mean = strategy.compute_mean_start_model(arrays) if due else None
-    mean_evaluations = () if mean is None else _evaluate(context, mean, server_round)
-    # Last, because its objective is broadcast in the next round.
-    _evaluate(context, arrays, server_round)
-    return initial, arrays, mean_evaluations
-
-
-def _evaluate(context: _LoopContext, arrays: ArrayRecord, server_round: int) -> _Evaluations:
-    """Return the clients' evaluations of a model after a round, empty if none is due."""
-    strategy, grid = context.strategy, context.grid
-    messages = strategy.configure_evaluate(server_round, arrays, ConfigRecord(), grid)
-    timeout = strategy.communication.reply_timeout
-    strategy.aggregate_evaluate(server_round, grid.send_and_receive(messages, timeout=timeout))
-    return strategy.step_result.evaluations

@@ -17,6 +17,8 @@ from typing import Any
 
 from fedquorum.errors import ParameterError, RunError, SettingsError
 from fedquorum.flower.codec import NamedArrays
+from fedquorum.records.callback import RunCallback
+from fedquorum.records.writer import RunWriter
 from fedquorum.rules.parameters import Interval
 from fedquorum.sanitize import sanitize
 from fedquorum.server.privacy import AdaptiveClippingNorm, GaussianMechanism, check_model
@@ -166,6 +168,35 @@ def compute_privacy_spent(
     if delta is None:
         delta = min(MAX_DELTA, num_clients**-1.1)
     return PrivacySpent(settings.name, settings.noise_multiplier, delta, releases)
+
+
+class PrivacyLedger(RunCallback):
+    """Counts a run's private models in its manifest, each before it is sent to a client.
+
+    Parameters
+    ----------
+    records : RunWriter
+    spent : PrivacySpent
+        The privacy cost so far.
+    """
+
+    def __init__(self, records: RunWriter, spent: PrivacySpent) -> None:
+        self._records = records
+        self._spent = spent
+        self._write()
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The manifest's entry."""
+        return self._spent.to_dict()
+
+    def release_model(self) -> None:
+        """Count one more released model."""
+        self._spent = self._spent.add_release()
+        self._write()
+
+    def _write(self) -> None:
+        self._records.set_privacy(self.facts)
 
 
 def check_private_model(settings: PrivacySettings, model: NamedArrays) -> None:

@@ -12,7 +12,7 @@ from fedquorum.rules.composition import RuleSet
 
 from conf import ComposedConfig, Settings
 from server_app.provenance import CODE_PATHS, PACKAGES, SOURCE_ROOT
-from server_app.runs.trackers import build_callbacks
+from server_app.runs.trackers import build_observers
 
 RESUME_PREFIXES = (
     "resume=",
@@ -63,7 +63,7 @@ def create_run_writer(
         directory,
         _build_run_info(composed, engine, arithmetic or {}, data or {}),
         replace(composed, settings=drop_resume_settings(composed.settings)).to_yaml(),
-        observers=build_callbacks(composed),
+        observers=build_observers(composed),
         regret_bound=rules.compute_regret_bound,
         resumed=resumed,
     )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from fedquorum.errors import RunError, SettingsError
 from fedquorum.io import lock
-from fedquorum.records.callback import RunCallback
+from fedquorum.records.callback import FinishedRound, RunObserver
 from fedquorum.records.settings import flatten_settings
 
 from conf import ComposedConfig
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 TRACKER_PACKAGES = {"mlflow": "mlflow-skinny", "wandb": "wandb"}
 MAX_MLFLOW_VALUE_LENGTH = 6000  # characters of a parameter's value
 FLUSH_SECONDS = 1.0
+"""Between two writes of TensorBoard's events: each event wakes the writer's thread, which would
+slow short rounds by a tenth."""
 
 
 def check_tracker_installed(settings: TrackerSettings) -> None:
@@ -41,7 +43,7 @@ def check_tracker_installed(settings: TrackerSettings) -> None:
         )
 
 
-def build_callbacks(composed: ComposedConfig) -> tuple[RunCallback, ...]:
+def build_observers(composed: ComposedConfig) -> tuple[RunObserver, ...]:
     """Return the observers of a run with these settings.
 
     Raises
@@ -51,15 +53,14 @@ def build_callbacks(composed: ComposedConfig) -> tuple[RunCallback, ...]:
     """
     settings = composed.settings.tracker
     check_tracker_installed(settings)
-    trackers: list[RunCallback] = []
     if isinstance(settings, MlflowSettings):
-        trackers.append(MlflowTracker(settings, composed))
-    elif isinstance(settings, WandbSettings):
-        trackers.append(WandbTracker(settings, composed))
-    return (TensorBoard(), Trackers(trackers))
+        return (TensorBoard(), Trackers([MlflowTracker(settings, composed)]))
+    if isinstance(settings, WandbSettings):
+        return (TensorBoard(), Trackers([WandbTracker(settings, composed)]))
+    return (TensorBoard(),)
 
 
-class TensorBoard(RunCallback):
+class TensorBoard(RunObserver):
     """Writes event files into the folder ``tensorboard`` of the run's records."""
 
     def __init__(self) -> None:
@@ -74,13 +75,10 @@ class TensorBoard(RunCallback):
 
         self._writer = FileWriter(str(directory / "tensorboard"))
 
-    def log_round(self, server_round: int, scalars: Mapping[str, float]) -> None:
-        """Buffer the numbers of a round, and write the buffer at most once a second.
-
-        Each event wakes the writer's thread, which would slow short rounds by a tenth.
-        """
+    def end_round(self, finished: FinishedRound) -> None:
+        """Buffer the numbers of a round, and write the buffer at most once a second."""
         now = time.time()
-        self._buffer.append((server_round, now, scalars))
+        self._buffer.append((finished.record.round, now, finished.scalars))
         if now - self._last_write > FLUSH_SECONDS:
             self._write()
             self._last_write = now
@@ -107,10 +105,10 @@ class TensorBoard(RunCallback):
         self._buffer = []
 
 
-class Trackers(RunCallback):
+class Trackers(RunObserver):
     """Combines several trackers, and drops any that fails during the run."""
 
-    def __init__(self, trackers: Sequence[RunCallback]) -> None:
+    def __init__(self, trackers: Sequence[RunObserver]) -> None:
         self._trackers = list(trackers)
 
     def start(self, directory: Path) -> None:
@@ -130,11 +128,11 @@ class Trackers(RunCallback):
                     f"tracker={name} cannot start: {type(error).__name__}: {error}"
                 ) from None
 
-    def log_round(self, server_round: int, scalars: Mapping[str, float]) -> None:
+    def end_round(self, finished: FinishedRound) -> None:
         """Send the numbers of a round to all trackers."""
         for tracker in tuple(self._trackers):
             try:
-                tracker.log_round(server_round, scalars)
+                tracker.end_round(finished)
             except Exception as error:
                 self._drop_tracker(tracker, error)
 
@@ -146,7 +144,7 @@ class Trackers(RunCallback):
             except Exception as error:
                 self._drop_tracker(tracker, error)
 
-    def _drop_tracker(self, tracker: RunCallback, error: Exception) -> None:
+    def _drop_tracker(self, tracker: RunObserver, error: Exception) -> None:
         self._trackers.remove(tracker)
         print(
             f"fedquorum: {_get_tracker_name(tracker)} is left out from here on, the records are "
@@ -155,11 +153,11 @@ class Trackers(RunCallback):
         )
 
 
-def _get_tracker_name(tracker: RunCallback) -> str:
+def _get_tracker_name(tracker: RunObserver) -> str:
     return type(tracker).__name__.removesuffix("Tracker")
 
 
-class MlflowTracker(RunCallback):
+class MlflowTracker(RunObserver):
     """Logs to a run of MLflow: parameters are the settings by dotted key, steps are rounds.
 
     The tag ``status`` has the run's final status, and tags such as ``model.safetensors`` have the
@@ -189,10 +187,10 @@ class MlflowTracker(RunCallback):
         ]
         self._client.log_batch(self._run_id, params=params)
 
-    def log_round(self, server_round: int, scalars: Mapping[str, float]) -> None:
+    def end_round(self, finished: FinishedRound) -> None:
         """Send the numbers of a round."""
-        now = int(time.time() * 1000)
-        metrics = [self._entities.Metric(k, v, now, server_round) for k, v in scalars.items()]
+        now, step = int(time.time() * 1000), finished.record.round
+        metrics = [self._entities.Metric(k, v, now, step) for k, v in finished.scalars.items()]
         self._client.log_batch(self._run_id, metrics=metrics)
 
     def finish(self, status: str, files: Mapping[str, str]) -> None:
@@ -203,7 +201,7 @@ class MlflowTracker(RunCallback):
         self._client.set_terminated(self._run_id, ends.get(status, "FAILED"))
 
 
-class WandbTracker(RunCallback):
+class WandbTracker(RunObserver):
     """Logs to a run of Weights & Biases: its config is the settings, its steps are rounds.
 
     Its files are in the folder ``wandb`` of the run. Its summary has the run's final status and the
@@ -230,9 +228,9 @@ class WandbTracker(RunCallback):
         )
         self._run.summary["directory"] = str(directory)
 
-    def log_round(self, server_round: int, scalars: Mapping[str, float]) -> None:
+    def end_round(self, finished: FinishedRound) -> None:
         """Log the numbers of a round; in online mode they are also sent."""
-        self._run.log(dict(scalars), step=server_round)
+        self._run.log(dict(finished.scalars), step=finished.record.round)
 
     def finish(self, status: str, files: Mapping[str, str]) -> None:
         """End the run of Weights & Biases with the status of the run."""

@@ -421,6 +421,12 @@ def build_rules(
     return replace(rules, server_lr_schedule=lr_schedule, run_hooks=context.hooks)
 
 
+def takes_client_facts(rules: RuleSet) -> bool:
+    """Say whether a weighting takes values from the run's clients, such as their known rates."""
+    weighting = rules.weighting
+    return any(one.required_options for one in (weighting, getattr(weighting, "base", None)) if one)
+
+
 def find_entry(rules: Mapping[str, Any], group: str, name: str) -> Any:
     """Return the entry of a table.
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from fedquorum.records.callback import FinishedRound
 from fedquorum.records.writer import RunWriter
 
 from benchmarks.scale import CLIENTS_PER_ROUND, SCALE_STRATEGIES, build_job
@@ -46,26 +47,26 @@ def measure_round(folder: Path, strategy: str, clients: int) -> Cost:
         nonlocal calls
         calls += event in {"call", "c_call"}
 
-    def add_measured_round(self: RunWriter, record: Any, *arguments: Any) -> None:
+    def end_measured_round(self: RunWriter, finished: FinishedRound) -> None:
         nonlocal peak
         sys.setprofile(None)
         if tracemalloc.is_tracing():
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
             raise EndedEarlyError
-        add_round(self, record, *arguments)
-        if record.round == NUM_WARMUP_ROUNDS:
+        end_round(self, finished)
+        if finished.record.round == NUM_WARMUP_ROUNDS:
             sys.setprofile(count_call)
-        elif record.round > NUM_WARMUP_ROUNDS:
+        elif finished.record.round > NUM_WARMUP_ROUNDS:
             gc.collect()
             tracemalloc.start()
 
-    add_round = RunWriter.add_round
+    end_round = RunWriter.end_round
     options = Namespace(rounds=100, engine="in-process", word=["engine.checkpoint_every=null"])
     job = build_job(folder, strategy, clients, options)
     composed = compose_overrides(get_overrides(job))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunWriter, "add_round", add_measured_round)
+        patch.setattr(RunWriter, "end_round", end_measured_round)
         with pytest.raises(EndedEarlyError):
             run_in_process(composed, job["records"])
     return Cost(calls, peak)

@@ -16,8 +16,8 @@ from typing import Any
 
 import psutil
 import pytest
+from fedquorum.records.runner import Runner
 
-import server_app.runs.loop
 from tests.builders_runs import assert_same_results, read_rounds
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,15 +117,15 @@ def assert_same_rounds(one: Path, other: Path, tolerance: float = 1e-5) -> None:
 @contextmanager
 def interrupt_at_round(monkeypatch: pytest.MonkeyPatch, in_round: int) -> Iterator[None]:
     """Let a run break off in a round, before that has any effect."""
-    play = server_app.runs.loop._run_round
+    play = Runner.run_round
 
-    def until(parts: Any, arrays: Any, server_round: int) -> Any:
+    def until(runner: Runner, server_round: int) -> None:
         if server_round == in_round:
             raise KeyboardInterrupt
-        return play(parts, arrays, server_round)
+        play(runner, server_round)
 
     with monkeypatch.context() as patch:
-        patch.setattr(server_app.runs.loop, "_run_round", until)
+        patch.setattr(Runner, "run_round", until)
         with pytest.raises(KeyboardInterrupt):
             yield
 

@@ -32,11 +32,11 @@ from flwr.clientapp import ClientApp
 
 from fedquorum import FedAU
 from fedquorum.audit.cli import main as audit
-from fedquorum.records import checkpoint
+from fedquorum.records import runner
 from fedquorum.report.cli import main as report
 from grid import InProcessGrid
 
-checkpoint.MIN_SECONDS_BETWEEN, checkpoint.MAX_TIME_FRACTION = 0.0, 1e9  # one after every round
+runner.MIN_SECONDS_BETWEEN, runner.MAX_TIME_FRACTION = 0.0, 1e9  # one after every round
 KILLED_IN = int(sys.argv[1])
 app = ClientApp()
 trained = []

@@ -16,12 +16,10 @@ import numpy as np
 import pytest
 from fedquorum.audit.check import audit_run
 from fedquorum.records.checkpoint import CheckpointStore
+from fedquorum.records.runner import Runner
 from fedquorum.registry import NAMED_STRATEGIES
 from safetensors.numpy import load_file
 
-import server_app.cli.fedquorum
-import server_app.engines.in_process
-import server_app.runs.loop
 from tests.builders import NEEDED_WORDS
 from tests.builders_flower import ScriptedGrid
 from tests.builders_runs import make_client_overrides, read_lines, read_rows, run_here
@@ -51,13 +49,13 @@ MUTE: Mapping[int, set[int]] = {
 
 def with_grid(monkeypatch: pytest.MonkeyPatch, **script: Any) -> None:
     """Have runs in process made on a scripted grid, which knows the round."""
-    play = server_app.runs.loop._run_round
+    play = Runner.run_round
 
-    def in_round(parts: Any, arrays: Any, server_round: int) -> Any:
-        parts.grid.inner.server_round = server_round
-        return play(parts, arrays, server_round)
+    def in_round(runner: Any, server_round: int) -> None:
+        runner.grid.inner.server_round = server_round
+        play(runner, server_round)
 
-    monkeypatch.setattr("server_app.runs.loop._run_round", in_round)
+    monkeypatch.setattr(Runner, "run_round", in_round)
     monkeypatch.setattr(
         "server_app.engines.in_process.InProcessGrid", partial(ScriptedGrid, **script)
     )

@@ -15,9 +15,9 @@ import pytest
 import ray
 from fedquorum.audit.check import audit_run
 from fedquorum.errors import RunError
+from fedquorum.records.runner import Runner
 from ray.cluster_utils import Cluster
 
-import server_app.runs.loop
 from conf.compose import compose_overrides
 from server_app.engines.ray.cluster import join_cluster
 from server_app.provenance import collect_code_facts
@@ -109,15 +109,15 @@ def in_process(directory: Path, *words: str, hooks: Hooks | None = None) -> Path
 @contextmanager
 def acting(hooks: Hooks) -> Iterator[None]:
     """Act at the beginning of rounds."""
-    play = server_app.runs.loop._run_round
+    play = Runner.run_round
 
-    def run_hook(parts: Any, arrays: Any, server_round: int) -> Any:
+    def run_hook(runner: Any, server_round: int) -> None:
         if server_round in hooks:
-            hooks[server_round](parts.grid.inner)
-        return play(parts, arrays, server_round)
+            hooks[server_round](runner.grid.inner)
+        play(runner, server_round)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server_app.runs.loop, "_run_round", run_hook)
+        patch.setattr(Runner, "run_round", run_hook)
         yield
 
 

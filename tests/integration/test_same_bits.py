@@ -12,11 +12,10 @@ import signal
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import pytest
+from fedquorum.records.runner import Runner
 
-import server_app.runs.loop
 from tests.builders_runs import run_here
 from tests.cases import is_long
 from tests.integration.conftest import Shell, assert_same_bits
@@ -80,14 +79,14 @@ def run_until_killed(directory: Path, words: tuple[str, ...], in_round: int, dat
     The server that forks it began with the environment of some other test.
     """
     os.environ["FEDQUORUM_DATA"] = data
-    play = server_app.runs.loop._run_round
+    play = Runner.run_round
 
-    def until(context: Any, arrays: Any, server_round: int) -> Any:
+    def until(runner: Runner, server_round: int) -> None:
         if server_round == in_round:
             os.kill(os.getpid(), signal.SIGKILL)
-        return play(context, arrays, server_round)
+        play(runner, server_round)
 
-    server_app.runs.loop._run_round = until
+    Runner.run_round = until  # type: ignore[method-assign, assignment]
     run_here(directory, *words)
 
 

@@ -21,7 +21,7 @@ from ..records.provenance import RunInfo, find_commit, get_versions
 from ..records.reader import explain_not_a_run, read_manifest
 from ..records.round_record import build_round_record
 from ..records.run_dir import can_start_run, run_exists_error
-from ..records.runner import Runner, resume_strategy
+from ..records.runner import CheckpointWriter, Runner, resume_strategy
 from ..records.safe_files import MANIFEST_FILE
 from ..records.settings import dump_settings, flatten_settings
 from ..records.writer import RunWriter
@@ -134,7 +134,7 @@ class RunRecorder:
             try:
                 return run.start(grid, initial_arrays, num_rounds, *args, **kwargs)
             finally:
-                run.save_model()
+                run.runner.save_model()
 
     def _find_checkpoint(self, settings: Mapping[str, Any]) -> Checkpoint | None:
         """Return the checkpoint from which to resume, None for a new run."""
@@ -175,7 +175,7 @@ class RunRecorder:
 
 
 class RecordingStrategy(Strategy):
-    """Record the decisions of a drop-in strategy, between Flower's loop and the strategy.
+    """Take the steps of ``Runner.run_round`` as Flower's loop calls the strategy.
 
     Rounds that are already in the records are skipped: they select no clients.
 
@@ -201,20 +201,21 @@ class RecordingStrategy(Strategy):
     ) -> None:
         self._strategy = strategy
         self._records = records
-        self._arrays = self._evaluated = arrays
         self._last_recorded_round = 0 if checkpoint is None else checkpoint.server_round
         self._joined_rounds = {} if checkpoint is None else _read_joined_rounds(checkpoint)
-        record = partial(build_round_record, rates=None, metric="accuracy", all_evaluated=True)
-        self._runner = Runner(
-            records,
-            strategy,
-            record,
-            flatten_settings(settings),
-            start_after_round=self._last_recorded_round,
-            last_round=settings["rounds"],
-            get_state=self._get_state,
+        checkpoints = CheckpointWriter(
+            records, flatten_settings(settings), settings["rounds"], get_state=self._get_state
         )
-        self._runner.start(self._get_model)
+        self.runner = Runner(
+            strategy,
+            records,
+            [checkpoints],
+            partial(build_round_record, get_rates=None, metric="accuracy", all_evaluated=True),
+            range(self._last_recorded_round + 1, settings["rounds"] + 1),
+            arrays,
+            decode_arrays,
+        )
+        self.runner.start()
         if self._joined_rounds:
             self._save_population()
 
@@ -228,8 +229,9 @@ class RecordingStrategy(Strategy):
         given: EvaluateFn | None = bound.arguments.get("evaluate_fn")
         if given is not None and self._last_recorded_round > 0:
             bound.arguments["evaluate_fn"] = self._wrap_evaluate(given)
-        self._runner.open_round()  # the first one has the evaluations of the initial model
-        self._initial = self._strategy.evaluate_initial(initial_arrays, grid)
+        # Steps 1 and 2 of the first round come before Flower's loop, which sends no such messages.
+        self.runner.open_round()
+        self.runner.initial_evaluations = self._strategy.evaluate_initial(initial_arrays, grid)
         return Strategy.start(*bound.args, **bound.kwargs)
 
     def _wrap_evaluate(self, evaluate: EvaluateFn) -> EvaluateFn:
@@ -240,16 +242,16 @@ class RecordingStrategy(Strategy):
 
         return evaluate_fn
 
-    # --- the steps of a round ----------------------------------------------------------------
+    # --- the steps of a round, numbered as in Runner.run_round -------------------------------
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the strategy's train messages."""
+        """Return the strategy's train messages: step 1, and the first half of step 3."""
         if server_round <= self._last_recorded_round:
             return []
         if server_round > self._last_recorded_round + 1:
-            self._runner.open_round()
+            self.runner.open_round()
         messages: Iterable[Message] = self._strategy.configure_train(
             server_round, arrays, config, grid
         )
@@ -260,18 +262,22 @@ class RecordingStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Return the strategy's result; a resumed run first returns the model of its last round."""
+        """Return the strategy's result: the second half of step 3, and step 4.
+
+        A resumed run first returns the model of its last round.
+        """
         if server_round <= self._last_recorded_round:
-            return (self._arrays if server_round == self._last_recorded_round else None), None
+            return (self.runner.model if server_round == self._last_recorded_round else None), None
         result: tuple[ArrayRecord | None, MetricRecord | None] = self._strategy.aggregate_train(
             server_round, replies
         )
+        self.runner.release_model()
         return result
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the strategy's evaluate messages, and store the model that they evaluate."""
+        """Return the evaluate messages, the first half of step 6, and store their model."""
         if server_round <= self._last_recorded_round:
             return []
         self._evaluated = arrays
@@ -283,21 +289,15 @@ class RecordingStrategy(Strategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Let the strategy read the replies, and record the round."""
+        """Let the strategy read the replies, and close the round: steps 6 and 7."""
         if server_round <= self._last_recorded_round:
             return None
         metrics: MetricRecord | None = self._strategy.aggregate_evaluate(server_round, replies)
-        self._arrays = self._evaluated
         self._note_joined(server_round + 1)
-        initial = self._initial if server_round == self._last_recorded_round + 1 else ()
-        self._runner.close_round(self._get_model, initial, away=self._disconnected)
+        self.runner.close_round(self._evaluated, away=self._disconnected)
         return metrics
 
     # --- what is written ---------------------------------------------------------------------
-
-    def save_model(self) -> None:
-        """Write the last model."""
-        self._records.save_model(self._get_model())
 
     def _note_joined(self, server_round: int) -> None:
         """Note the clients that take part from a round on."""
@@ -308,9 +308,6 @@ class RecordingStrategy(Strategy):
 
     def _save_population(self) -> None:
         self._records.save_population(self._strategy.population, None, self._joined_rounds)
-
-    def _get_model(self) -> StateArrays:
-        return decode_arrays(self._arrays)
 
     def _get_state(self) -> StateArrays:
         return {**self._strategy.get_state(), **_encode_joined_rounds(self._joined_rounds)}

@@ -20,5 +20,6 @@ continues them from its checkpoint.
 ``tables`` define a line and a row.
 
 The modules do not depend on the configuration or on the training: settings are a mapping, the
-identity of a run is a ``RunInfo``, and a ``RunCallback`` receives the rounds as they end.
+identity of a run is a ``RunInfo``. A ``Runner`` runs the rounds, and each ``RunCallback`` follows
+them.
 """

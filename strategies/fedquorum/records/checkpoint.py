@@ -12,9 +12,7 @@ import hashlib
 import json
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +31,6 @@ from .legs import EXTENDABLE_SETTINGS
 from .safe_files import TABLE_NAMES, SafeRunDir
 
 NUM_KEPT = 2
-MIN_SECONDS_BETWEEN = 1.0  # between two automatic checkpoints
-MAX_TIME_FRACTION = 0.05  # of the run's time for automatic checkpoints
 CHECKPOINTS_DIR = "checkpoints"
 _FILE_PATTERN = re.compile(r"round-(\d{6,18})\.safetensors", re.ASCII)
 _OPTIONAL_PREFIX = "tensorboard/"  # of the files that a run can do without
@@ -236,26 +232,6 @@ class CheckpointStore:
 def is_checkpoint(name: str) -> bool:
     """Say whether a file name is that of a checkpoint or of its checksum."""
     return _FILE_PATTERN.fullmatch(re.sub(r"\.sha256$", ".safetensors", name)) is not None
-
-
-class CheckpointPacer:
-    """Limits the time that automatic checkpoints take."""
-
-    def __init__(self) -> None:
-        self._next = 0.0
-
-    @property
-    def is_due(self) -> bool:
-        """Whether it is time for a checkpoint."""
-        return time.monotonic() >= self._next
-
-    @contextmanager
-    def measure_write(self) -> Iterator[None]:
-        """Time the writing of a checkpoint."""
-        started = time.monotonic()
-        yield
-        ended = time.monotonic()
-        self._next = ended + max(MIN_SECONDS_BETWEEN, (ended - started) / MAX_TIME_FRACTION)
 
 
 class _CorruptCheckpointError(Exception):

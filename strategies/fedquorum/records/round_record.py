@@ -1,6 +1,7 @@
 """Summarize a round in numbers: a line of ``rounds.jsonl``."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from statistics import fmean
 from typing import Any, Self
@@ -78,6 +79,21 @@ SPLIT_SUMMARY = FieldCodec(_to_json_split, _read_split)
 """The numbers of a split, or None."""
 
 
+ROUND_SCALARS = (
+    "global_loss",
+    "global_accuracy",
+    "epsilon",
+    "admitted",
+    "inclusion_mass",
+    "theta",
+    "weight_error",
+    "decision_loss",
+    "decision_loss_sum",
+    "kl_to_data",
+)
+"""The numbers of a round, beside those of the splits, that trackers show."""
+
+
 @nan_equals_nan
 @dataclass(frozen=True)
 class RoundRecord:
@@ -150,7 +166,7 @@ def build_round_record(
     bytes_up: int,
     seconds: float,
     state_bytes: int,
-    rates: FloatArray | None,
+    get_rates: Callable[[int], FloatArray] | None,
     metric: str,
     all_evaluated: bool,
     away: tuple[int, ...] = (),
@@ -160,13 +176,13 @@ def build_round_record(
 ) -> RoundRecord:
     """Return the record of a round.
 
-    ``rates``: the probability that this round counts a client, by client id, if known. ``metric``:
-    the setting ``evaluation.metric``, whose spread over clients is recorded. ``all_evaluated``:
-    whether all clients were evaluated, not only those with priority. ``away``: the disconnected
-    clients, if a round samples from the connected ones. ``hooks``: those of the rules, of which
-    ``columns`` and ``report`` add numbers to the groups of the test split. ``previous``: the record
-    of the previous round, for sums over rounds. ``mean_model``: the clients' evaluations of the
-    mean of the models from which they start, if the rules have one.
+    ``get_rates``: returns the probability that round t, from 0, counts a client, by client id; None
+    if unknown. ``metric``: the setting ``evaluation.metric``, whose spread over clients is
+    recorded. ``all_evaluated``: whether all clients were evaluated, not only those with priority.
+    ``away``: the disconnected clients, if a round samples from the connected ones. ``hooks``: those
+    of the rules, of which ``columns`` and ``report`` add numbers to the groups of the test split.
+    ``previous``: the record of the previous round, for sums over rounds. ``mean_model``: the
+    clients' evaluations of the mean of the models from which they start, if the rules have one.
     """
     sample = report.plan.replacement_sample
     return RoundRecord(
@@ -181,7 +197,9 @@ def build_round_record(
         bytes_up=bytes_up,
         duration_seconds=seconds,
         state_bytes=state_bytes,
-        weight_error=compute_weight_error(report, rates),
+        weight_error=None
+        if get_rates is None or not report.omega
+        else compute_weight_error(report, get_rates(report.server_round - 1)),
         decision_loss=report.decision_loss,
         decision_loss_sum=_add_decision_loss(previous, report.decision_loss),
         kl_to_data=report.divergence,
@@ -201,6 +219,23 @@ def build_round_record(
         refused=report.rejection_reason,
         update_norm=report.update_norm,
     )
+
+
+def get_scalars(record: RoundRecord) -> dict[str, float]:
+    """Return the defined numbers of a round, by names such as ``round/global_loss``."""
+    return dict(_list_scalars(record))
+
+
+def _list_scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:
+    for name in ROUND_SCALARS:
+        value = getattr(record, name)
+        if value is not None and not math.isnan(value):
+            yield f"round/{name}", value
+    for split in SPLITS:
+        for group, values in (getattr(record, split) or {}).items():
+            for name, value in (values or {}).items():
+                if not math.isnan(value):
+                    yield f"{split}_{group}/{name}", value
 
 
 def _add_decision_loss(previous: RoundRecord | None, loss: float | None) -> float | None:

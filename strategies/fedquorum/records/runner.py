@@ -1,20 +1,12 @@
-"""Step a run through its rounds; each is recorded before the next one starts.
+"""Run the rounds of a run, of the app or of a drop-in strategy with records.
 
-Two loops drive a ``Runner``: the app's (``server_app/runs/loop.py``), and Flower's own with the
-records of a drop-in strategy (``fedquorum/flower/recording.py``). The steps of a run:
-
-1. ``resume_strategy`` restores the strategy of a resumed run.
-2. ``Runner.start`` writes the checkpoint that a new run has before its first round.
-3. ``Runner.open_round`` starts a round.
-4. The loop evaluates F(w_0) if the rules need it, trains, and updates the model.
-5. The loop has the new model evaluated.
-6. ``Runner.close_round`` writes the records, then a checkpoint if one is due, then calls the
-   callbacks. Signals are deferred meanwhile. The next round starts with step 3.
-7. The loop writes the last model, however the run ends. ``RunWriter`` sets the status.
+``Runner.run_round`` is one round, top to bottom. With a drop-in strategy, Flower's own loop sends
+the messages; ``fedquorum.flower.recording`` therefore takes the same steps one by one. What else a
+run does is a ``RunCallback``: records and trackers, checkpoints, display, and the privacy ledger.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +14,24 @@ from ..errors import FedQuorumError, RunError, to_one_line
 from ..io import defer_signals
 from ..rules.decisions import ClientEvaluation
 from ..rules.state_arrays import StateArrays, expect_array
-from .checkpoint import Checkpoint, CheckpointPacer, CheckpointStore
+from .callback import FinishedRound, RunCallback
+from .checkpoint import Checkpoint, CheckpointStore
 from .reader import load_run
 from .round_record import RoundRecord
 from .writer import RunWriter
 
 if TYPE_CHECKING:
+    from flwr.app import ArrayRecord, ConfigRecord, Message
+    from flwr.serverapp import Grid
+
     from ..flower.strategy import ComposedStrategy
+
+MIN_SECONDS_BETWEEN = 1.0
+"""Between two automatic checkpoints: a round of a small model takes milliseconds, and syncing a
+checkpoint to the disk takes longer than that."""
+
+MAX_TIME_FRACTION = 0.05
+"""Of a run's time, for automatic checkpoints: of a large model, one takes longer than a round."""
 
 
 def resume_strategy(strategy: "ComposedStrategy", start: Checkpoint, initial: StateArrays) -> None:
@@ -58,72 +61,95 @@ def resume_strategy(strategy: "ComposedStrategy", start: Checkpoint, initial: St
 
 @dataclass
 class Runner:
-    """Steps through the rounds of one run.
+    """Runs the rounds of one run.
 
     Parameters
     ----------
-    records : RunWriter
-        The writer of the rounds.
     strategy : ComposedStrategy
+    records : RunWriter
+        The records, which receive each event first.
+    callbacks : list of RunCallback
+        Called after them, in this order.
     build_record : callable
         ``build_round_record``, with the arguments that are the same in all rounds.
-    settings : mapping
-        All settings by dotted key, for the checkpoints.
-    start_after_round, last_round : int
-        The round after which the run starts, 0 for a new run; and the last round to run.
-    get_state, get_node_states : callable
-        Return the state of the server and of the nodes; by default the nodes have none.
-    checkpoint_every : int, "auto" or None
-        Write a checkpoint every this many rounds, or ("auto") as often as it costs little time,
-        and after the last round; None writes none.
-    on_round_end : list of callable
-        Called with the record of each round, in this order.
+    rounds : range
+        The rounds to run; from 1 for a new run.
+    model : ArrayRecord
+        The model before them; later the model after the last closed round.
+    decode_model : callable
+        Returns the arrays of a model.
     """
 
-    records: RunWriter
     strategy: "ComposedStrategy"
+    records: RunWriter
+    callbacks: list[RunCallback]
     build_record: Callable[..., RoundRecord]
-    settings: Mapping[str, Any]
-    start_after_round: int
-    last_round: int
-    get_state: Callable[[], StateArrays]
-    get_node_states: Callable[[], StateArrays] = dict
-    checkpoint_every: Any = "auto"
-    on_round_end: list[Callable[[RoundRecord], object]] = field(default_factory=list)
+    rounds: range
+    model: "ArrayRecord"
+    decode_model: Callable[["ArrayRecord"], StateArrays]
+    grid: "Grid" = field(init=False)
+    initial_evaluations: Sequence[ClientEvaluation] = ()
 
-    def __post_init__(self) -> None:
-        """Open the checkpoints."""
-        self._checkpoints = CheckpointStore(self.records.directory)
-        self._pace = CheckpointPacer()
-        self._previous: RoundRecord | None = None
+    def start(self) -> Sequence[RoundRecord]:
+        """Start the callbacks, and return the records of the earlier rounds."""
+        last_round = self.rounds.start - 1
+        earlier = load_run(self.records.directory).rounds if last_round > 0 else ()
+        self._previous = earlier[-1] if earlier else None
+        for callback in (self.records, *self.callbacks):
+            callback.start_rounds(last_round, self._get_model)
+        return earlier
 
-    def start(self, model: Callable[[], StateArrays]) -> Sequence[RoundRecord]:
-        """Start with a model, and return the records of the earlier rounds."""
-        self._checkpoints.delete_after(self.start_after_round)
-        rounds = load_run(self.records.directory).rounds if self.start_after_round > 0 else ()
-        self._previous = rounds[-1] if rounds else None
-        if self.start_after_round == 0 and self.checkpoint_every is not None:
-            self._save(0, model)
-        return rounds
+    def run(self, grid: "Grid", build_config: Callable[[], "ConfigRecord"]) -> None:
+        """Run all rounds; ``build_config`` returns an empty config for the messages of a step."""
+        self.grid, self._build_config = grid, build_config
+        for server_round in self.rounds:
+            self.run_round(server_round)
+
+    def run_round(self, server_round: int) -> None:
+        """Run one round."""
+        strategy, grid = self.strategy, self.grid
+
+        # 1. Before any message, because the duration and the traffic of round 1 include F(w_0).
+        self.open_round()
+
+        # 2. Rules that decide by F(w_t) need it in round 1 too, before any client has trained.
+        self.initial_evaluations = strategy.evaluate_initial(self.model, grid)
+
+        # 3. Without an update that counts there is no new model, and the current one stays.
+        messages = strategy.configure_train(server_round, self.model, self._build_config(), grid)
+        new_model, _ = strategy.aggregate_train(server_round, self._exchange(messages))
+        model = self.model if new_model is None else new_model
+
+        # 4. Before a client receives the model: what is spent counts even if the run dies next.
+        self.release_model()
+
+        # 5. Clients that start from models of their own are also tested on the mean of these. This
+        #    comes before step 6, whose evaluations are the ones that the strategy keeps.
+        mean_evaluations = self._evaluate_mean(server_round, model)
+
+        # 6. After the round, because the next round sends this objective with the model.
+        self._evaluate(server_round, model)
+
+        # 7. Last, so that the records of a round say all of it or nothing.
+        self.close_round(model, mean_model=mean_evaluations)
 
     def open_round(self) -> None:
         """Store the start time of a round and the traffic before it."""
         self._started, self._before = time.monotonic(), self.strategy.step_result.traffic
+        self.initial_evaluations = ()
 
-    def close_round(
-        self,
-        model: Callable[[], StateArrays],
-        initial: Sequence[ClientEvaluation] = (),
-        **facts: Any,
-    ) -> RoundRecord:
-        """Write the round, call the callbacks, and return the record.
+    def release_model(self) -> None:
+        """Tell the callbacks that there is a new model, before a client receives it."""
+        for callback in self.callbacks:
+            callback.release_model()
+
+    def close_round(self, model: "ArrayRecord", **facts: Any) -> None:
+        """Write the round and call the callbacks; signals wait until all have run.
 
         Parameters
         ----------
-        model : callable
-            A function that returns the model after the round.
-        initial : sequence of ClientEvaluation
-            The evaluations of the model before it, if F(w_0) was evaluated.
+        model : ArrayRecord
+            The model after the round.
         **facts
             Further arguments of ``build_record``.
 
@@ -132,6 +158,8 @@ class Runner:
         RunError
             If the round cannot be written, or the run has ended meanwhile.
         """
+        self.model = model
+        # Otherwise a signal could end the run between the records and their checkpoint.
         with defer_signals():
             result = self.strategy.step_result
             record = self._previous = self.build_record(
@@ -144,32 +172,108 @@ class Runner:
                 previous=self._previous,
                 **facts,
             )
-            self.records.add_evaluations(record.round - 1, initial)
-            self.records.add_round(record, result.report, result.evaluations)
-            if self._is_due(record.round):
-                self._save(record.round, model)
-            for callback in self.on_round_end:
-                callback(record)
-        return record
+            finished = FinishedRound(
+                record, result.report, result.evaluations, self.initial_evaluations, self._get_model
+            )
+            for callback in (self.records, *self.callbacks):
+                callback.end_round(finished)
+
+    def save_model(self) -> None:
+        """Write the model after the last closed round, however the run ends."""
+        self.records.save_model(self._get_model())
+
+    def _get_model(self) -> StateArrays:
+        return self.decode_model(self.model)
+
+    def _exchange(self, messages: Iterable["Message"]) -> Iterable["Message"]:
+        timeout = self.strategy.communication.reply_timeout
+        return self.grid.send_and_receive(messages, timeout=timeout)
+
+    def _evaluate(self, server_round: int, model: "ArrayRecord") -> Sequence[ClientEvaluation]:
+        """Return the clients' evaluations of a model after a round, empty if none is due."""
+        strategy = self.strategy
+        messages = strategy.configure_evaluate(server_round, model, self._build_config(), self.grid)
+        strategy.aggregate_evaluate(server_round, self._exchange(messages))
+        return strategy.step_result.evaluations
+
+    def _evaluate_mean(self, server_round: int, model: "ArrayRecord") -> Sequence[ClientEvaluation]:
+        """Return the clients' evaluations of the mean start model, empty if there is none."""
+        strategy = self.strategy
+        if strategy.rules.hooks.client_start is None:
+            return ()
+        due = strategy.communication.is_test_round(server_round)
+        mean = strategy.compute_mean_start_model(model) if due else None
+        return () if mean is None else self._evaluate(server_round, mean)
+
+
+class CheckpointWriter(RunCallback):
+    """Writes a checkpoint when one is due, and after the last round.
+
+    Parameters
+    ----------
+    records : RunWriter
+        The records, whose lengths a checkpoint stores.
+    settings : mapping
+        All settings by dotted key.
+    last_round : int
+        The last round to run.
+    get_state, get_node_states : callable
+        Return the state of the server and of the nodes; by default the nodes have none.
+    every : int, "auto" or None
+        Write a checkpoint every this many rounds, or ("auto") as often as it costs little time;
+        None writes none.
+    """
+
+    def __init__(
+        self,
+        records: RunWriter,
+        settings: Mapping[str, Any],
+        last_round: int,
+        *,
+        get_state: Callable[[], StateArrays],
+        get_node_states: Callable[[], StateArrays] = dict,
+        every: Any = "auto",
+    ) -> None:
+        self._records = records
+        self._settings = settings
+        self._last_round = last_round
+        self._get_state, self._get_node_states = get_state, get_node_states
+        self._every = every
+        self._store = CheckpointStore(records.directory)
+        self._next_time = 0.0  # of an automatic checkpoint
+
+    def start_rounds(self, server_round: int, get_model: Callable[[], StateArrays]) -> None:
+        """Remove the checkpoints of rounds to run again; a new run gets one before round 1."""
+        self._store.delete_after(server_round)
+        if server_round == 0 and self._every is not None:
+            self._save(0, get_model)
+
+    def end_round(self, finished: FinishedRound) -> None:
+        """Write a checkpoint if one is due."""
+        if self._is_due(finished.record.round):
+            self._save(finished.record.round, finished.get_model)
 
     def _is_due(self, server_round: int) -> bool:
-        if self.checkpoint_every is None or server_round == self.last_round:
-            return self.checkpoint_every is not None
-        return (
-            server_round % self.checkpoint_every == 0
-            if isinstance(self.checkpoint_every, int)
-            else self._pace.is_due
-        )
+        if self._every is None:
+            return False
+        if server_round == self._last_round:
+            return True
+        if self._every == "auto":
+            return time.monotonic() >= self._next_time
+        return bool(server_round % self._every == 0)
 
-    def _save(self, server_round: int, model: Callable[[], StateArrays]) -> None:
-        with self._pace.measure_write():
-            checkpoint = Checkpoint(
-                server_round=server_round,
-                model=model(),
-                strategy=self.get_state(),
-                summary=self.records.get_summary_state(),
-                nodes=self.get_node_states(),
-                records=self.records.flush_and_get_offsets(),
-                settings=self.settings,
-            )
-            self._checkpoints.save(checkpoint)
+    def _save(self, server_round: int, get_model: Callable[[], StateArrays]) -> None:
+        started = time.monotonic()
+        checkpoint = Checkpoint(
+            server_round=server_round,
+            model=get_model(),
+            strategy=self._get_state(),
+            summary=self._records.get_summary_state(),
+            nodes=self._get_node_states(),
+            records=self._records.flush_and_get_offsets(),
+            settings=self._settings,
+        )
+        self._store.save(checkpoint)
+        ended = time.monotonic()
+        pause = max(MIN_SECONDS_BETWEEN, (ended - started) / MAX_TIME_FRACTION)
+        self._next_time = ended + pause

@@ -2,8 +2,9 @@
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +119,18 @@ MAX_CELL_LENGTH = 4000
 """The longest text in a table, in characters."""
 
 FLUSH_SECONDS = 10.0
-MIN_FILE_ROWS = 2**13  # a file with fewer rows is rewritten with the rows that follow
+"""How long rows wait: a file of a few rows costs as much as one of thousands, and rows that a
+kill loses are those of rounds after the last checkpoint, which flushes."""
+
+MIN_FILE_ROWS = 2**13
+"""A file with fewer rows is rewritten with the rows that follow, so that a run of a week with
+hundreds of thousands of checkpoints does not have as many files."""
+
+MAX_UNBUILT_ROWS = 2**13
+"""How many rows wait as objects, some 500 bytes each; in a table they take a fifth of that."""
+
 MAX_FILE_ROWS = 2**18
+"""A reader and a resumed run load a file whole; this many rows take some 30 MB."""
 
 
 class TableWriter:
@@ -138,6 +149,8 @@ class TableWriter:
     columns : TableColumns
     num_rows : int
         The number of existing rows to retain; later rows are removed.
+    build : callable
+        Returns a table of such items as ``add_rows`` receives; by default they are rows.
 
     Raises
     ------
@@ -145,11 +158,18 @@ class TableWriter:
         If a file that must be truncated cannot be read.
     """
 
-    def __init__(self, folder: Path, columns: TableColumns, num_rows: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        columns: TableColumns,
+        num_rows: int = 0,
+        build: Callable[[Sequence[Any]], pa.Table] | None = None,
+    ) -> None:
         self._folder = folder
         self._columns = columns
         self._schema = build_schema(columns)
-        self._rows: list[dict[str, Any]] = []
+        self._build = build or partial(pa.Table.from_pylist, schema=self._schema)
+        self._items: list[Any] = []  # not built yet, because a table costs as much for one row
         self._tables: list[pa.Table] = []
         self._flushed = time.monotonic()
         self._tail = self._schema.empty_table()  # the rows of the file to write next
@@ -197,26 +217,29 @@ class TableWriter:
         """The number of rows written."""
         return self._closed_rows + len(self._tail)
 
-    def add_rows(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Buffer rows, and flush if the last write is more than ``FLUSH_SECONDS`` ago."""
-        self._rows.extend(rows)
-        if (self._rows or self._tables) and time.monotonic() - self._flushed > FLUSH_SECONDS:
+    def add_rows(self, items: Iterable[Any]) -> None:
+        """Buffer an item for each row; flush if the last write is more than ``FLUSH_SECONDS`` ago.
+
+        Of many rows the table is built before, because it is several times smaller.
+        """
+        self._items.extend(items)
+        if len(self._items) > MAX_UNBUILT_ROWS:
+            self._build_table()
+        if (self._items or self._tables) and time.monotonic() - self._flushed > FLUSH_SECONDS:
             self.flush()
 
-    def add_table(self, table: pa.Table) -> None:
-        """Buffer the rows of a table, and flush as ``add_rows`` does."""
-        if len(table):
-            self._tables.append(table)
-        self.add_rows(())
+    def _build_table(self) -> None:
+        if self._items:
+            self._tables.append(validate_columns(self._columns, self._build(self._items)))
+            self._items = []
 
     def flush(self) -> None:
         """Write all buffered rows durably."""
-        if self._rows or self._tables:
-            rows = pa.Table.from_pylist(self._rows, schema=self._schema)
-            table = validate_columns(self._columns, pa.concat_tables([*self._tables, rows]))
-            self._tail = pa.concat_tables([self._tail, table]).combine_chunks()
+        self._build_table()
+        if self._tables:
+            self._tail = pa.concat_tables([self._tail, *self._tables]).combine_chunks()
             self._is_written = False
-            self._rows, self._tables = [], []
+            self._tables = []
         if len(self._tail) and not self._is_written:
             self._write_tail()
 
@@ -320,10 +343,16 @@ def _nan_to_null(values: NDArray[np.float64]) -> pa.Array:
     return pa.array(values, mask=np.isnan(values))
 
 
-def build_client_row(
+def build_clients_table(
+    rows: Sequence[tuple[int, ClientDecision, ClientEvaluation | None]],
+) -> pa.Table:
+    """Return the rows of ``clients/``: a round, and a selected client with its evaluation."""
+    return pa.Table.from_pylist([_build_client_row(*row) for row in rows], schema=CLIENTS_SCHEMA)
+
+
+def _build_client_row(
     round_number: int, decision: ClientDecision, evaluation: ClientEvaluation | None
 ) -> dict[str, Any]:
-    """Return the row of ``clients/`` of one selected client."""
     num_examples, data_weight = _split_num_examples(decision.num_examples)
     row = {
         "round": round_number,
@@ -344,10 +373,11 @@ def build_client_row(
 _FLOAT_COLUMNS = [column.name for column in CLIENTS_COLUMNS if pa.types.is_floating(column.type)]
 
 
-def build_evaluation_table(round_number: int, evaluations: Sequence[ClientEvaluation]) -> pa.Table:
-    """Return the rows of ``evaluations/`` of the clients evaluated after a round."""
+def build_evaluations_table(rows: Sequence[tuple[int, ClientEvaluation]]) -> pa.Table:
+    """Return the rows of ``evaluations/``: a round, and a client evaluated after it."""
+    evaluations = [evaluation for _, evaluation in rows]
     values: dict[str, Any] = {
-        "round": np.full(len(evaluations), round_number),
+        "round": [server_round for server_round, _ in rows],
         "client": [e.client for e in evaluations],
         "priority": [e.priority for e in evaluations],
         "held_out": [e.held_out for e in evaluations],
@@ -356,7 +386,14 @@ def build_evaluation_table(round_number: int, evaluations: Sequence[ClientEvalua
         if column.name not in values:
             given = np.array([getattr(e, column.name) for e in evaluations], dtype=np.float64)
             values[column.name] = _nan_to_null(given).cast(column.type)
-    return build_table(EVALUATIONS_COLUMNS, values)
+    return pa.table(values, schema=EVALUATIONS_SCHEMA)
+
+
+TABLE_BUILDERS: Mapping[str, Callable[[Sequence[Any]], pa.Table]] = {
+    "clients": build_clients_table,
+    "evaluations": build_evaluations_table,
+}
+"""The builders of the tables that grow, by the names of their folders."""
 
 
 def _nan_to_none(value: float) -> float | None:

@@ -2,11 +2,10 @@
 
 import errno
 import json
-import math
 import os
 import platform
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -18,15 +17,13 @@ from numpy.typing import NDArray
 from ..client.availability.rates import ParticipationRates
 from ..errors import RunError
 from ..io import atomic_write, cannot_write_error, defer_signals, fsync_parents
-from ..rules.decisions import ClientEvaluation, RoundReport
 from ..rules.state_arrays import StateArrays
 from ..rules.types import Population
-from .callback import RunCallback
+from .callback import FinishedRound, RunCallback, RunObserver
 from .checkpoint import Checkpoint, save_arrays
 from .legs import find_changed_settings
 from .provenance import RunInfo, get_utc_time
 from .reader import FORMAT_VERSION, read_manifest
-from .round_record import SPLITS, RoundRecord
 from .run_dir import (
     RECORD_NAMES,
     cannot_create_error,
@@ -42,27 +39,12 @@ from .settings import flatten_settings, load_settings
 from .summary import RegretBound, RunSummary
 from .tables import (
     COLUMNS_BY_TABLE,
+    TABLE_BUILDERS,
     TableWriter,
-    build_client_row,
-    build_evaluation_table,
     build_population_table,
     write_table,
 )
 from .values import CorruptRecordError, read_name, to_json_number
-
-ROUND_SCALARS = (
-    "global_loss",
-    "global_accuracy",
-    "epsilon",
-    "admitted",
-    "inclusion_mass",
-    "theta",
-    "weight_error",
-    "decision_loss",
-    "decision_loss_sum",
-    "kl_to_data",
-)
-
 
 MODEL, MEAN_MODEL = "model.safetensors", "mean_model.safetensors"
 """The model after the last round, and the mean of the models from which clients start next."""
@@ -72,7 +54,7 @@ def _no_regret_bound(_decisions: int, _clients: int) -> None:
     """Return the bound of a method that has none."""
 
 
-class RunWriter:
+class RunWriter(RunCallback):
     """Writes the records of one run; use as a context manager.
 
     Leaving it closes all files and sets the final status: completed, interrupted
@@ -87,8 +69,8 @@ class RunWriter:
         The identity of the run, for the manifest.
     config : str
         All settings, resolved, as YAML.
-    observers : sequence of RunCallback
-        Called with the events of the run, in this order.
+    observers : sequence of RunObserver
+        Called with the events of the records, in this order.
     regret_bound : callable
         The bound on the regret of the method's decisions; by default there is none.
     resumed : Checkpoint, optional
@@ -98,7 +80,7 @@ class RunWriter:
     ------
     RunError
         If the directory already has a run, is used by another process or cannot be written, if a
-        reader would refuse a name of the run, or if a callback cannot start.
+        reader would refuse a name of the run, or if an observer cannot start.
     """
 
     def __init__(
@@ -107,7 +89,7 @@ class RunWriter:
         identity: RunInfo,
         config: str,
         *,
-        observers: Sequence[RunCallback] = (),
+        observers: Sequence[RunObserver] = (),
         regret_bound: RegretBound = _no_regret_bound,
         resumed: Checkpoint | None = None,
     ) -> None:
@@ -171,7 +153,7 @@ class RunWriter:
             raise
 
     def _open_files(self, cleanup: ExitStack, resumed: Checkpoint | None) -> None:
-        """Open all files, and start all callbacks."""
+        """Open all files, and start all observers."""
         # Unbuffered, so that a partly written line can be removed.
         self._rounds = (self.directory / "rounds.jsonl").open("ab", buffering=0)
         cleanup.callback(self._rounds.close)
@@ -184,7 +166,9 @@ class RunWriter:
     def _open_tables(self, rows: Mapping[str, int]) -> None:
         """Open the tables that grow with the rounds, truncated to these numbers of rows."""
         self._tables = {
-            name: TableWriter(self.directory / name, columns, rows.get(name, 0))
+            name: TableWriter(
+                self.directory / name, columns, rows.get(name, 0), TABLE_BUILDERS[name]
+            )
             for name, columns in COLUMNS_BY_TABLE.items()
         }
         self._clients, self._evaluations = self._tables["clients"], self._tables["evaluations"]
@@ -278,18 +262,8 @@ class RunWriter:
         if self._manifest["status"] != "running":
             raise RunError(f"the run in {self.directory} is {self._manifest['status']}")
 
-    def add_evaluations(self, number: int, evaluations: Sequence[ClientEvaluation]) -> None:
-        """Write evaluations of the model after round ``number``; 0 is the first model."""
-        with self._lock:
-            self._evaluations.add_table(build_evaluation_table(number, evaluations))
-
-    def add_round(
-        self,
-        record: RoundRecord,
-        report: RoundReport,
-        evaluations: Sequence[ClientEvaluation],
-    ) -> None:
-        """Write one round to all records.
+    def end_round(self, finished: FinishedRound) -> None:
+        """Write one round to all records, and pass it on to the observers.
 
         Raises
         ------
@@ -299,14 +273,14 @@ class RunWriter:
         with self._lock:
             self._check_running()
             try:
-                self._write_round(record, report, evaluations)
+                self._write_round(finished)
             except OSError as error:
                 raise cannot_write_error(self.directory, error) from None
 
     def flush_and_get_offsets(self) -> dict[str, int]:
         """Write buffered data, and return the lengths of the files (bytes) and tables (rows).
 
-        All are durable when this returns, except the files of callbacks.
+        All are durable when this returns, except the files of observers.
 
         Raises
         ------
@@ -337,24 +311,20 @@ class RunWriter:
         """Return the state of the manifest's summary."""
         return self._summary.to_arrays()
 
-    def _write_round(
-        self,
-        record: RoundRecord,
-        report: RoundReport,
-        evaluations: Sequence[ClientEvaluation],
-    ) -> None:
+    def _write_round(self, finished: FinishedRound) -> None:
+        record, report, evaluations = finished.record, finished.report, finished.evaluations
         self._summary.add_round(record, report)
+        self._evaluations.add_rows((record.round - 1, e) for e in finished.initial_evaluations)
         evaluation_by_client = {e.client: e for e in evaluations}
         self._clients.add_rows(
-            build_client_row(record.round, d, evaluation_by_client.get(d.client))
-            for d in report.decisions
+            (record.round, decision, evaluation_by_client.get(decision.client))
+            for decision in report.decisions
         )
-        self._evaluations.add_table(build_evaluation_table(record.round, evaluations))
+        self._evaluations.add_rows((record.round, e) for e in evaluations)
         self._write_line(json.dumps(record.to_json(), allow_nan=False) + "\n")
         self._manifest["rounds_completed"] = record.round
-        scalars = dict(_get_scalars(record))
         for observer in self._observers:
-            observer.log_round(record.round, scalars)
+            observer.end_round(finished)
 
     def _write_line(self, line: str) -> None:
         """Write a line of rounds.jsonl completely or not at all."""
@@ -435,15 +405,3 @@ def _build_resumed_manifest(
         "rounds_completed": resumed.server_round,
         "resumed": [*before["resumed"], resume],
     }
-
-
-def _get_scalars(record: RoundRecord) -> Iterable[tuple[str, float]]:
-    for name in ROUND_SCALARS:
-        value = getattr(record, name)
-        if value is not None and not math.isnan(value):
-            yield f"round/{name}", value
-    for split in SPLITS:
-        for group, values in (getattr(record, split) or {}).items():
-            for name, value in (values or {}).items():
-                if not math.isnan(value):
-                    yield f"{split}_{group}/{name}", value

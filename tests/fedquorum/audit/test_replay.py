@@ -17,6 +17,7 @@ from fedquorum.audit.check import audit_run
 from fedquorum.audit.replay import DROP_IN_KEY, read_audit_input
 from fedquorum.client.gate import should_train
 from fedquorum.errors import ParameterError
+from fedquorum.records.callback import FinishedRound
 from fedquorum.records.reader import load_run, read_table
 from fedquorum.records.round_record import RoundRecord, build_round_record
 from fedquorum.records.writer import RunWriter
@@ -251,7 +252,7 @@ class RandomRun:
             directory, identity, text, regret_bound=rules.compute_regret_bound
         ) as writer:
             writer.save_population(POPULATION, None)
-            writer.add_evaluations(0, evaluated)
+            initial = evaluated
             for number in range(1, ROUNDS + 1):
                 reports = update_reports(
                     state.reports, evaluated, all_clients=rules.hooks.before_round is not None
@@ -268,12 +269,13 @@ class RandomRun:
                     bytes_up=0,
                     seconds=self.rng.choice((0.0, TINY, 1e15)),
                     state_bytes=0,
-                    rates=None,
+                    get_rates=None,
                     metric=METRIC,
                     all_evaluated=True,
                     previous=records[-1] if records else None,
                 )
-                writer.add_round(record, decision.report, evaluated)
+                writer.end_round(FinishedRound(record, decision.report, evaluated, initial))
+                initial = ()
                 state = decision.next_state
                 records.append(record)
                 rounds.append(decision)

@@ -404,9 +404,9 @@ def build_strategy_by_name(name: str) -> ComposedStrategy:
         words += ["strategy.warmup_fraction=0.1", "strategy.epsilon=0.3"]
     if name == "custom":
         words.append(f"strategy.path={Path(__file__)}:SquareRoots")
-    settings = compose_overrides(tuple(words)).settings
+    composed = compose_overrides(tuple(words))
     population = Population(tuple(range(NUM_CLIENTS)), PRIORITY)
-    return build_strategy(settings, population, ParticipationRates(np.full(NUM_CLIENTS, 0.5)))
+    return build_strategy(composed, population, ParticipationRates(np.full(NUM_CLIENTS, 0.5)))
 
 
 def make_replies(

@@ -343,9 +343,9 @@ def build_strategy_by_name(name: str, *, private: bool) -> ComposedStrategy:
         words += ["privacy=dp_fixed_server", "privacy.noise_multiplier=0"]
         words += ["privacy.clipping_norm=100"]
         words += ["strategy.cutoff=50"] * (name == "fedau")
-    settings = compose_overrides(tuple(words)).settings
+    composed = compose_overrides(tuple(words))
     population = Population(tuple(range(NUM_CLIENTS)), PRIORITY)
-    return build_strategy(settings, population, ParticipationRates(np.full(NUM_CLIENTS, 0.5)))
+    return build_strategy(composed, population, ParticipationRates(np.full(NUM_CLIENTS, 0.5)))
 
 
 def make_model(private: bool) -> NamedArrays:

@@ -28,7 +28,7 @@ from fedquorum.flower.codec import (
     encode_train_reply,
 )
 from fedquorum.flower.strategies import DropInStrategy
-from fedquorum.records import checkpoint, provenance
+from fedquorum.records import provenance, runner
 from fedquorum.records.reader import load_run, read_dataset, read_runs
 from fedquorum.registry import StrategyEntry
 from fedquorum.rules.round import NOT_FINITE, NOT_SOLVED, WEIGHT_EXCEEDS_BOUND
@@ -161,8 +161,8 @@ def read_lines(run: Path) -> list[dict[str, Any]]:
 @pytest.fixture(autouse=True)
 def checkpoint_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Write a checkpoint after every round."""
-    monkeypatch.setattr(checkpoint, "MIN_SECONDS_BETWEEN", 0.0)
-    monkeypatch.setattr(checkpoint, "MAX_TIME_FRACTION", math.inf)
+    monkeypatch.setattr(runner, "MIN_SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(runner, "MAX_TIME_FRACTION", math.inf)
 
 
 # --- the records -------------------------------------------------------------------------------

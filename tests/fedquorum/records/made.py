@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from fedquorum.records.callback import FinishedRound
 from fedquorum.records.provenance import RunInfo
 from fedquorum.records.reader import FORMAT_VERSION, Run, read_runs
 from fedquorum.records.round_record import RoundRecord, build_round_record
@@ -66,8 +67,20 @@ EVALUATIONS = (
 )
 
 
-def add(records: RunWriter, number: int, epsilon: float | None = 0.2) -> None:
-    """Write the round of ``report``."""
+def add(
+    records: RunWriter,
+    number: int,
+    epsilon: float | None = 0.2,
+    initial: Sequence[ClientEvaluation] = (),
+) -> None:
+    """Write the round of ``report``, with evaluations of the model before it."""
+    records.end_round(make_finished_round(number, epsilon, initial))
+
+
+def make_finished_round(
+    number: int, epsilon: float | None = 0.2, initial: Sequence[ClientEvaluation] = ()
+) -> FinishedRound:
+    """Return the round of ``report``, with evaluations of the model before it."""
     round_report = report(number, epsilon)
     rates = np.array([0.5, 0.25, 0.1])
     record = make_round_record(
@@ -78,9 +91,9 @@ def add(records: RunWriter, number: int, epsilon: float | None = 0.2) -> None:
         bytes_up=7,
         seconds=0.5,
         state_bytes=24,
-        rates=rates,
+        get_rates=lambda t: rates,
     )
-    records.add_round(record, round_report, EVALUATIONS)
+    return FinishedRound(record, round_report, EVALUATIONS, initial)
 
 
 def make_round_record(
@@ -92,7 +105,7 @@ def make_round_record(
     """Return the record of a round with defaults for everything else."""
     fields: dict[str, Any] = {
         **dict.fromkeys(("bytes_down", "bytes_up", "seconds", "state_bytes"), 0),
-        "rates": None,
+        "get_rates": None,
         "metric": "accuracy",
         "all_evaluated": True,
     }

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fedquorum.errors import RunError
+from fedquorum.records.callback import FinishedRound
 from fedquorum.records.columns import (
     TableColumn,
     build_table,
@@ -123,8 +124,10 @@ def test_reasons_are_sanitized_and_truncated(tmp_path: Path) -> None:
         for decision, reason in zip(round_report.decisions, reasons, strict=True)
     )
     with open_records(tmp_path / "run") as records:
-        records.add_round(
-            make_round_record(round_report), replace(round_report, decisions=decisions), ()
+        records.end_round(
+            FinishedRound(
+                make_round_record(round_report), replace(round_report, decisions=decisions)
+            )
         )
     found = read_table(tmp_path / "run" / "clients")["reason"].to_pylist()
     assert found == ["a [31m b", "x" * MAX_CELL_LENGTH + "...", None]

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fedquorum.errors import RunError
+from fedquorum.records.callback import FinishedRound
 from fedquorum.records.reader import (
     check_tables,
     explain_not_a_run,
@@ -49,7 +50,7 @@ def test_a_run_is_read_as_it_was_recorded(tmp_path: Path) -> None:
     )
     with open_records(tmp_path / "run") as records:
         for record in (first, second):
-            records.add_round(record, report(record.round), EVALUATIONS)
+            records.end_round(FinishedRound(record, report(record.round), EVALUATIONS))
     run = load_run(tmp_path / "run")
     assert (run.status, run.experiment, run.strategy) == (
         "completed",

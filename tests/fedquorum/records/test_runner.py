@@ -1,17 +1,19 @@
 """Tests of the end of a round: records, checkpoint and callbacks in order, uninterrupted."""
 
 import signal
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from fedquorum.records.callback import FinishedRound, RunCallback
 from fedquorum.records.checkpoint import Checkpoint, CheckpointStore
 from fedquorum.records.reader import load_run
 from fedquorum.records.round_record import RoundRecord, build_round_record
-from fedquorum.records.runner import Runner
+from fedquorum.records.runner import CheckpointWriter, Runner
 from fedquorum.records.writer import RunWriter
 from fedquorum.rules.state_arrays import StateArrays
 
@@ -35,19 +37,40 @@ class FakeStrategy:
         )
 
 
-def get_model() -> StateArrays:
-    return {"w": np.ones(2)}
+MODEL: StateArrays = {"w": np.ones(2)}
 
 
-def make_runner(records: RunWriter, strategy: Any, *, after: int = 0, every: Any = 2) -> Runner:
-    record = partial(build_round_record, rates=None, metric="accuracy", all_evaluated=True)
-    return Runner(records, strategy, record, {}, after, 5, get_state=dict, checkpoint_every=every)
+class Listener(RunCallback):
+    """Calls a function with each record."""
+
+    def __init__(self, listen: Callable[[RoundRecord], object]) -> None:
+        self.listen = listen
+
+    def end_round(self, finished: FinishedRound) -> None:
+        self.listen(finished.record)
 
 
-def play_round(run: Runner, strategy: FakeStrategy) -> RoundRecord:
+def make_runner(
+    records: RunWriter,
+    strategy: Any,
+    *listeners: Callable[[RoundRecord], object],
+    after: int = 0,
+    every: Any = 2,
+) -> Runner:
+    """Return the runner of rounds ``after`` + 1 to 5; its model is its own arrays."""
+    build_record = partial(
+        build_round_record, get_rates=None, metric="accuracy", all_evaluated=True
+    )
+    checkpoints = CheckpointWriter(records, {}, 5, get_state=dict, every=every)
+    callbacks: list[RunCallback] = [checkpoints, *map(Listener, listeners)]
+    rounds, model = range(after + 1, 6), cast("Any", MODEL)
+    return Runner(strategy, records, callbacks, build_record, rounds, model, cast("Any", dict))
+
+
+def play_round(run: Runner, strategy: FakeStrategy) -> None:
     run.open_round()
     strategy.server_round += 1
-    return run.close_round(get_model)
+    run.close_round(run.model)
 
 
 @pytest.mark.parametrize(("every", "rounds"), [(2, [0, 2, 4, 5]), (3, [0, 3, 5]), (None, [])])
@@ -56,29 +79,32 @@ def test_checkpoints_are_written_when_due_and_after_the_last_round(
 ) -> None:
     """Records are written before the checkpoint, and callbacks run after it."""
     events: list[str] = []
-    save, add = CheckpointStore.save, RunWriter.add_round
+    save, add = CheckpointStore.save, RunWriter.end_round
 
     def save_and_log(self: CheckpointStore, checkpoint: Checkpoint) -> None:
         save(self, checkpoint)
         events.append(f"checkpoint {checkpoint.server_round}")
 
-    def add_and_log(self: RunWriter, record: RoundRecord, *details: Any) -> None:
-        add(self, record, *details)
-        events.append(f"record {record.round}")
+    def add_and_log(self: RunWriter, finished: FinishedRound) -> None:
+        add(self, finished)
+        events.append(f"record {finished.record.round}")
 
     monkeypatch.setattr(CheckpointStore, "save", save_and_log)
-    monkeypatch.setattr(RunWriter, "add_round", add_and_log)
+    monkeypatch.setattr(RunWriter, "end_round", add_and_log)
     strategy = FakeStrategy()
     with open_records(tmp_path / "run") as records:
-        run = make_runner(records, strategy, every=every)
-        run.on_round_end += [
+        run = make_runner(
+            records,
+            strategy,
             lambda record: events.append(f"first {record.round}"),
             lambda record: events.append(f"second {record.round}"),
-        ]
-        assert list(run.start(get_model)) == []
+            every=every,
+        )
+        assert list(run.start()) == []
         for _ in range(5):
-            record = play_round(run, strategy)
-            assert (record.bytes_down, record.bytes_up) == (10, 20)
+            play_round(run, strategy)
+    traffic = {(record.bytes_down, record.bytes_up) for record in load_run(tmp_path / "run").rounds}
+    assert traffic == {(10, 20)}
     expected = ["checkpoint 0"] if every else []
     for number in range(1, 6):
         expected.append(f"record {number}")
@@ -91,12 +117,14 @@ def run_interrupted_round(directory: Path, logged: list[int]) -> None:
     """Run one round whose first callback raises a signal."""
     strategy = FakeStrategy()
     with open_records(directory) as records:
-        run = make_runner(records, strategy, every=1)
-        run.on_round_end += [
+        run = make_runner(
+            records,
+            strategy,
             lambda _record: signal.raise_signal(signal.SIGINT),
             lambda record: logged.append(record.round),
-        ]
-        run.start(get_model)
+            every=1,
+        )
+        run.start()
         play_round(run, strategy)
 
 
@@ -121,7 +149,7 @@ def test_a_resumed_run_returns_the_earlier_rounds(tmp_path: Path) -> None:
     strategy = FakeStrategy()
     with open_records(tmp_path / "run") as records:
         run = make_runner(records, strategy)
-        run.start(get_model)
+        run.start()
         for _ in range(5):
             play_round(run, strategy)
     files = CheckpointStore(tmp_path / "run")
@@ -131,7 +159,7 @@ def test_a_resumed_run_returns_the_earlier_rounds(tmp_path: Path) -> None:
     strategy = FakeStrategy(start.server_round)
     with open_records(tmp_path / "run", resumed=start) as records:
         run = make_runner(records, strategy, after=start.server_round)
-        assert [record.round for record in run.start(get_model)] == [1, 2, 3, 4]
+        assert [record.round for record in run.start()] == [1, 2, 3, 4]
         names = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
         assert names == {"round-000004.safetensors", "round-000004.sha256"}
         play_round(run, strategy)

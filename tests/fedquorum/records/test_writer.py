@@ -15,7 +15,7 @@ import pytest
 from fedquorum.client.availability import Staircase
 from fedquorum.client.availability.rates import ParticipationRates
 from fedquorum.errors import RunError
-from fedquorum.records.callback import RunCallback
+from fedquorum.records.callback import FinishedRound, RunObserver
 from fedquorum.records.checkpoint import Checkpoint, CheckpointStore
 from fedquorum.records.provenance import RunInfo
 from fedquorum.records.reader import load_run, read_population
@@ -217,8 +217,7 @@ def test_the_population_is_one_row_per_client(tmp_path: Path) -> None:
 def test_evaluations_of_the_first_model_are_round_0(tmp_path: Path) -> None:
     """They are in the table of the later rounds."""
     with open_records(tmp_path / "run") as records:
-        records.add_evaluations(0, EVALUATIONS[:1])
-        add(records, 1)
+        add(records, 1, initial=EVALUATIONS[:1])
     rows = pq.read_table(tmp_path / "run" / "evaluations").to_pylist()
     assert [(row["round"], row["client"]) for row in rows] == [(0, 0), (1, 0), (1, 1)]
 
@@ -226,8 +225,8 @@ def test_evaluations_of_the_first_model_are_round_0(tmp_path: Path) -> None:
 def leave_killed_start(directory: Path) -> Path:
     """Write a run of five rounds without its manifest, beside a user's file."""
     with open_records(directory) as records:
-        records.add_evaluations(0, EVALUATIONS[:1])
-        for number in range(1, 6):
+        add(records, 1, initial=EVALUATIONS[:1])
+        for number in range(2, 6):
             add(records, number)
         records.save_model({"w": np.ones(2)}, MEAN_MODEL)
         state, position = records.get_summary_state(), records.flush_and_get_offsets()
@@ -385,10 +384,10 @@ def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
         create_run_directory(tmp_path / "file", "x")
 
 
-# --- callbacks -------------------------------------------------------------------------------
+# --- observers -------------------------------------------------------------------------------
 
 
-class RecordingCallback(RunCallback):
+class RecordingObserver(RunObserver):
     """Records its events in a list that may be shared, and fails at the event ``failing``."""
 
     def __init__(self, name: str, events: list[object], failing: str = "") -> None:
@@ -404,8 +403,8 @@ class RecordingCallback(RunCallback):
     def start(self, directory: Path) -> None:
         self._record("start", directory.name)
 
-    def log_round(self, server_round: int, scalars: Mapping[str, float]) -> None:
-        self._record("log_round", server_round, scalars["round/global_loss"])
+    def end_round(self, finished: FinishedRound) -> None:
+        self._record("end_round", finished.record.round, finished.scalars["round/global_loss"])
 
     def flush(self) -> None:
         self._record("flush")
@@ -437,10 +436,10 @@ def test_a_checkpoint_is_written_after_its_rounds_are_synced(
     assert position["rounds.jsonl"] == rounds.st_size
 
 
-def test_callbacks_receive_all_events_of_a_run(tmp_path: Path) -> None:
+def test_observers_receive_all_events_of_a_run(tmp_path: Path) -> None:
     """Start, rounds, checkpoints, close and final status arrive in this order."""
     events: list[object] = []
-    observers = (RecordingCallback("a", events), RecordingCallback("b", events))
+    observers = (RecordingObserver("a", events), RecordingObserver("b", events))
     with open_records(tmp_path / "run", observers=observers) as records:
         add(records, 1)
         records.flush_and_get_offsets()
@@ -448,7 +447,7 @@ def test_callbacks_receive_all_events_of_a_run(tmp_path: Path) -> None:
         (name, *event)
         for event in (
             ("start", "run"),
-            ("log_round", 1, 1.25),
+            ("end_round", 1, 1.25),
             ("flush",),
             ("close",),
             ("finish", "completed", True),
@@ -461,9 +460,9 @@ def test_undefined_numbers_are_not_reported(tmp_path: Path) -> None:
     """NaN and missing numbers are left out; an infinite threshold is a number."""
     logged: list[Mapping[str, float]] = []
 
-    class Scalars(RunCallback):
-        def log_round(self, server_round: int, scalars: Mapping[str, float]) -> None:
-            logged.append(scalars)
+    class Scalars(RunObserver):
+        def end_round(self, finished: FinishedRound) -> None:
+            logged.append(finished.scalars)
 
     with open_records(tmp_path / "run", observers=(Scalars(),)) as records:
         add(records, 1, epsilon=math.inf)
@@ -473,11 +472,11 @@ def test_undefined_numbers_are_not_reported(tmp_path: Path) -> None:
     assert "round/decision_loss" not in scalars
 
 
-@pytest.mark.parametrize("failing", ["start", "log_round", "flush", "close"])
-def test_a_callback_that_cannot_write_ends_the_run(tmp_path: Path, failing: str) -> None:
-    """One line says that the records cannot be written, and all callbacks are closed."""
+@pytest.mark.parametrize("failing", ["start", "end_round", "flush", "close"])
+def test_an_observer_that_cannot_write_ends_the_run(tmp_path: Path, failing: str) -> None:
+    """One line says that the records cannot be written, and all observers are closed."""
     events: list[object] = []
-    observers = (RecordingCallback("a", events), RecordingCallback("b", events, failing))
+    observers = (RecordingObserver("a", events), RecordingObserver("b", events, failing))
 
     def run_one_round() -> None:
         with open_records(tmp_path / "run", observers=observers) as records:
@@ -506,7 +505,7 @@ def test_the_bound_is_recorded_beside_the_regret(tmp_path: Path) -> None:
         with open_records(tmp_path / name, **options) as records:
             for number in (1, 2):
                 decided = replace(report(number), decision_loss=-0.5, estimate=responses)
-                records.add_round(make_round_record(decided), decided, ())
+                records.end_round(FinishedRound(make_round_record(decided), decided))
         mixing = json.loads((tmp_path / name / "manifest.json").read_text())["summary"]["mixing"]
         assert mixing["decisions"] == 2
         assert (mixing["regret_bound"], mixing["regret_bound_proven"]) == expected

@@ -29,9 +29,9 @@ def build_number() -> int:
 
 def build(*overrides: str, clients: int = 4, rates: list[float] | None = None) -> ComposedStrategy:
     """Build the strategy of these overrides for a number of clients."""
-    settings = compose_overrides(overrides).settings
+    composed = compose_overrides(overrides)
     known_rates = None if rates is None else ParticipationRates(np.array(rates))
-    return build_strategy(settings, Population.from_size(clients), known_rates)
+    return build_strategy(composed, Population.from_size(clients), known_rates)
 
 
 def build_custom_rules(path: str, args: str = "{}") -> RuleSet:

@@ -558,7 +558,7 @@ BOUND = {"fedau": " strategy.cutoff=50", "empirical": " strategy.max_weight=8"}
 def test_supported_rules_bound_the_coefficient_of_a_client(strategy: str) -> None:
     """The largest coefficient is known, and each update is sent separately."""
     overrides = f"strategy={strategy} privacy=dp_fixed_server{BOUND.get(strategy, '')}"
-    composed = compose_settings("custom", overrides).settings
+    composed = compose_settings("custom", overrides)
     bounded = build_strategy(
         composed, Population.from_size(20, {0}), ParticipationRates(np.ones(20))
     )
@@ -578,7 +578,7 @@ def test_rates_that_change_with_time_have_no_bound() -> None:
     )
     with pytest.raises(SettingsError, match=message):
         build_strategy(
-            compose_settings("custom", overrides).settings,
+            compose_settings("custom", overrides),
             Population.from_size(20, {0}),
             ParticipationRates(np.ones(20), Sine()),
         )
@@ -594,7 +594,7 @@ def test_all_other_rules_say_why_they_cannot_be_private(strategy: str) -> None:
 
     def build() -> ComposedStrategy:
         return build_strategy(
-            compose_settings("custom", overrides).settings, Population.from_size(20, {0}), None
+            compose_settings("custom", overrides), Population.from_size(20, {0}), None
         )
 
     with pytest.raises(SettingsError, match=re.escape(message)) as refused:

@@ -19,13 +19,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from fedquorum.errors import RunError, SettingsError
-from fedquorum.records import checkpoint
+from fedquorum.records import runner as runner_module
 from fedquorum.records.checkpoint import Checkpoint, CheckpointStore
 from fedquorum.records.run_dir import lock_run
+from fedquorum.records.runner import Runner
 from fedquorum.registry import NAMED_STRATEGIES
 
 import server_app.runs.job
-import server_app.runs.loop
 from client_app.node.node import resolve_device
 from client_app.training.numerics import NUMERICS_VERSION
 from conf.compose import compose_overrides
@@ -244,7 +244,7 @@ def test_default_checkpoints_cost_little(tmp_path: Path, monkeypatch: pytest.Mon
     """The next one waits until the run has lasted twenty times as long as the last one took."""
     now = 0.0
     written: list[int] = []
-    save, play = CheckpointStore.save, server_app.runs.loop._run_round
+    save, play = CheckpointStore.save, Runner.run_round
 
     def save_slowly(self: CheckpointStore, after: Checkpoint) -> None:
         nonlocal now
@@ -252,15 +252,15 @@ def test_default_checkpoints_cost_little(tmp_path: Path, monkeypatch: pytest.Mon
         now += 2.0 if after.server_round else 0.01
         written.append(after.server_round)
 
-    def play_slowly(*arguments: Any) -> Any:
+    def play_slowly(runner: Runner, server_round: int) -> None:
         nonlocal now
-        now += 0.3 if arguments[2] < 10 else 15.0
-        return play(*arguments)
+        now += 0.3 if server_round < 10 else 15.0
+        play(runner, server_round)
 
     monkeypatch.setattr(CheckpointStore, "save", save_slowly)
-    monkeypatch.setattr(server_app.runs.loop, "_run_round", play_slowly)
+    monkeypatch.setattr(Runner, "run_round", play_slowly)
     clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr(checkpoint, "time", clock)
+    monkeypatch.setattr(runner_module, "time", clock)
     run(tmp_path / "run", "engine.checkpoint_every=auto", "rounds=14")
     # After one second of short rounds, then after 40 s (three rounds of 15 s), and after the last.
     assert written == [0, 4, 12, 14]
@@ -380,17 +380,17 @@ def test_a_running_run_cannot_be_resumed(tmp_path: Path) -> None:
     """While one process writes the records of a run, no other one resumes it."""
     directory = tmp_path / "run"
     refused: list[int] = []
-    play = server_app.runs.loop._run_round
+    play = Runner.run_round
 
-    def resume_in_round_3(context: Any, arrays: Any, server_round: int) -> Any:
+    def resume_in_round_3(runner: Runner, server_round: int) -> None:
         if server_round == 3:
             with pytest.raises(RunError, match="another process is at work on the run in"):
                 run(directory, f"resume={directory}")
             refused.append(server_round)
-        return play(context, arrays, server_round)
+        play(runner, server_round)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("server_app.runs.loop._run_round", resume_in_round_3)
+        patch.setattr(Runner, "run_round", resume_in_round_3)
         run(directory)
     assert refused == [3]
     assert len(read_lines(directory)) == 7
@@ -629,15 +629,15 @@ def test_a_full_disk_is_one_clear_error(
     whole = run(tmp_path / "whole")
     stopped = tmp_path / "stopped"
     full = _make_raiser(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-    play = server_app.runs.loop._run_round
+    play = Runner.run_round
 
-    def fill_disk(context: Any, arrays: Any, server_round: int) -> Any:
+    def fill_disk(runner: Runner, server_round: int) -> None:
         if server_round == 4:
             patch.setattr(function, full)
-        return play(context, arrays, server_round)
+        play(runner, server_round)
 
     with monkeypatch.context() as patch:
-        patch.setattr("server_app.runs.loop._run_round", fill_disk)
+        patch.setattr(Runner, "run_round", fill_disk)
         with pytest.raises(RunError, match=r"cannot be written: No space left on device"):
             run(stopped)
     assert not list(stopped.rglob("*.part"))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from fedquorum.errors import RunError, SettingsError
-from fedquorum.records.callback import RunCallback
+from fedquorum.records.callback import FinishedRound, RunObserver
 from fedquorum.rules.composition import RuleSet
 from fedquorum.rules.selection import AllClients
 from fedquorum.rules.weighting import DataFraction
@@ -20,7 +20,7 @@ import server_app.runs.trackers
 from conf import compose_settings
 from server_app.runs.recording import create_run_writer
 from server_app.runs.trackers import TensorBoard, Trackers
-from tests.fedquorum.records.made import add
+from tests.fedquorum.records.made import add, make_finished_round
 from tests.integration.conftest import ROOT
 
 if TYPE_CHECKING:  # MLflow takes a second to import, as W&B does, which every worker would do
@@ -140,10 +140,10 @@ def test_tensorboard_writes_once_a_second(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(server_app.runs.trackers, "time", SimpleNamespace(time=lambda: now))
     board = TensorBoard()
     board.start(tmp_path)
-    board.log_round(0, {"loss": 1.0})
+    board.end_round(make_finished_round(0))
     assert written.pop() == (0, 100.0), "the first round is written at once"
     for server_round in range(1, 6):
-        board.log_round(server_round, {"loss": 1.0})
+        board.end_round(make_finished_round(server_round))
         now += 0.5
     assert written == [(1, 100.0), (2, 100.5), (3, 101.0), (4, 101.5)]
     board.close()
@@ -192,7 +192,7 @@ def test_a_tracker_that_cannot_start_is_one_line(tmp_path: Path) -> None:
         create_run_writer(tmp_path / "run", composed, RULES, engine="in-process")
 
 
-class FailingTracker(RunCallback):
+class FailingTracker(RunObserver):
     """A tracker that stores its inputs, and fails in one round, or at the end if negative."""
 
     def __init__(self, failing_round: int = 0) -> None:
@@ -200,7 +200,8 @@ class FailingTracker(RunCallback):
         self.rounds: list[int] = []
         self.status = ""
 
-    def log_round(self, server_round: int, scalars: Mapping[str, float]) -> None:
+    def end_round(self, finished: FinishedRound) -> None:
+        server_round = finished.record.round
         if server_round == self.failing_round:
             raise ConnectionError("no server")
         self.rounds.append(server_round)
@@ -216,7 +217,7 @@ def test_a_failing_tracker_is_left_out(capsys: pytest.CaptureFixture[str]) -> No
     good, bad, late = (FailingTracker(failing_round) for failing_round in (0, 2, -1))
     trackers = Trackers([bad, late, good])
     for server_round in (1, 2, 3):
-        trackers.log_round(server_round, {})
+        trackers.end_round(make_finished_round(server_round))
     trackers.finish("completed", {})
     assert good.rounds == late.rounds == [1, 2, 3]
     assert bad.rounds == [1]
