@@ -25,6 +25,8 @@ from conf.schema.checks import check_rates_computable
 from conf.schema.settings import Settings
 
 NUM_SIMULATED_ROUNDS = 10_000
+"""The standard error of a rate is then at most sqrt(1/4 / 10,000) = 0.005."""
+
 STREAM_NAME = "rates-ahead"
 
 

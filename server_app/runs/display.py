@@ -31,6 +31,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 PLAIN_SECONDS = 10.0
+"""Between two plain lines: a log of a run of an hour has some 360."""
+
 NUMBERS_WIDTH = 80
 """Width of the numbers in a live line: rounds, time left, loss, metric, updates."""
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import FileWriter
 
 TRACKER_PACKAGES = {"mlflow": "mlflow-skinny", "wandb": "wandb"}
-MAX_MLFLOW_VALUE_LENGTH = 6000  # characters of a parameter's value
+MAX_MLFLOW_VALUE_LENGTH = 6000  # characters of a parameter's value; MLflow refuses longer ones
 FLUSH_SECONDS = 1.0
 """Between two writes of TensorBoard's events: each event wakes the writer's thread, which would
 slow short rounds by a tenth."""

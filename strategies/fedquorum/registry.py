@@ -422,9 +422,13 @@ def build_rules(
 
 
 def takes_client_facts(rules: RuleSet) -> bool:
-    """Say whether a weighting takes values from the run's clients, such as their known rates."""
+    """Say whether the weighting takes a parameter from the run's clients, such as their rates."""
     weighting = rules.weighting
-    return any(one.required_options for one in (weighting, getattr(weighting, "base", None)) if one)
+    return any(
+        item.name in part.required_options
+        for part in (weighting, getattr(weighting, "base", weighting))
+        for item in get_parameters(type(part))
+    )
 
 
 def find_entry(rules: Mapping[str, Any], group: str, name: str) -> Any:

@@ -31,6 +31,8 @@ from .legs import EXTENDABLE_SETTINGS
 from .safe_files import TABLE_NAMES, SafeRunDir
 
 NUM_KEPT = 2
+"""A checkpoint whose disk damaged it leaves the one before it."""
+
 CHECKPOINTS_DIR = "checkpoints"
 _FILE_PATTERN = re.compile(r"round-(\d{6,18})\.safetensors", re.ASCII)
 _OPTIONAL_PREFIX = "tensorboard/"  # of the files that a run can do without

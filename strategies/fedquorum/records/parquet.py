@@ -15,8 +15,9 @@ from ..errors import RunError, to_one_line
 from .columns import TableColumn
 from .safe_files import SafeRunDir, format_table_file
 
-MAX_READ_ROWS = 20_000_000  # of one file
-MAX_UNPACKED_BYTES = 2**30  # of one file
+MAX_READ_ROWS = 20_000_000
+MAX_UNPACKED_BYTES = 2**30
+"""Of one file: a few bytes of a hostile file can unpack to more than the memory."""
 
 
 def read_parquet_file(

@@ -14,6 +14,7 @@ from .. import __version__
 from ..errors import RunError
 
 GIT_TIMEOUT_SECONDS = 10.0
+"""A run starts without its commit rather than wait for a checkout on a slow network disk."""
 
 
 def get_utc_time() -> str:

@@ -17,11 +17,15 @@ from ..rules.types import FloatArray, IntArray
 from .round_record import RoundRecord
 from .values import COUNT, OPTIONAL_NUMBER, FieldCodec, read_count, read_object
 
-MAX_WORK = 10**10  # T K min(T, K) at most
+MAX_WORK = 10**10
+"""T K min(T, K) at most: a step of the search for the best p takes about as many operations, so that
+the end of a run waits for seconds and not for hours."""
+
 MAX_TABLE_SIZE = 5 * 10**7
-"""The largest table with one column per client, in numbers."""
+"""The largest table with one column per client, in numbers: 400 MB."""
 
 MAX_PROBED_VALUES = 999
+"""Enough to find the response that most clients have, without sorting all K in every round."""
 
 RegretBound = Callable[[int, int], Bound | None]
 """The bound on the regret after T decisions over K clients; None if the method has none."""

@@ -127,7 +127,7 @@ MIN_FILE_ROWS = 2**13
 hundreds of thousands of checkpoints does not have as many files."""
 
 MAX_UNBUILT_ROWS = 2**13
-"""How many rows wait as objects, some 500 bytes each; in a table they take a fifth of that."""
+"""How many rows wait as objects, which take some 400 bytes each; in a table it is a quarter."""
 
 MAX_FILE_ROWS = 2**18
 """A reader and a resumed run load a file whole; this many rows take some 30 MB."""
@@ -220,7 +220,7 @@ class TableWriter:
     def add_rows(self, items: Iterable[Any]) -> None:
         """Buffer an item for each row; flush if the last write is more than ``FLUSH_SECONDS`` ago.
 
-        Of many rows the table is built before, because it is several times smaller.
+        Of many rows the table is built before, because it is smaller.
         """
         self._items.extend(items)
         if len(self._items) > MAX_UNBUILT_ROWS:
@@ -343,7 +343,7 @@ def _nan_to_null(values: NDArray[np.float64]) -> pa.Array:
     return pa.array(values, mask=np.isnan(values))
 
 
-def build_clients_table(
+def build_decisions_table(
     rows: Sequence[tuple[int, ClientDecision, ClientEvaluation | None]],
 ) -> pa.Table:
     """Return the rows of ``clients/``: a round, and a selected client with its evaluation."""
@@ -390,7 +390,7 @@ def build_evaluations_table(rows: Sequence[tuple[int, ClientEvaluation]]) -> pa.
 
 
 TABLE_BUILDERS: Mapping[str, Callable[[Sequence[Any]], pa.Table]] = {
-    "clients": build_clients_table,
+    "clients": build_decisions_table,
     "evaluations": build_evaluations_table,
 }
 """The builders of the tables that grow, by the names of their folders."""

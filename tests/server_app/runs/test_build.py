@@ -1,6 +1,7 @@
 """Test how the parts of a run are build from its settings."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from conf import SettingsError
 from conf.compose import compose_overrides
 from server_app.runs.build import build_strategy
 from tests.builders import NEEDED_WORDS
-from tests.builders_runs import run_here
+from tests.builders_runs import make_client_overrides, run_here
 
 HERE = "tests.server_app.runs.test_build"
 NUMBER = 3
@@ -128,6 +129,34 @@ def test_custom_parts_are_built_by_their_paths() -> None:
     assert rules == expected
 
 
+@pytest.mark.parametrize(
+    ("overrides", "builds"),
+    [
+        (("strategy=fedalign",), 1),
+        (("strategy=fedvarp", "strategy.memory_dir=memory"), 1),
+        (("strategy=fedawe", "strategy.memory_dir=memory"), 1),
+        # These take values from the clients, after whose rates a check without them came.
+        (("strategy=known_statistics",), 2),
+        (("strategy=custom", "strategy.path=fedquorum.rules.weighting.TERMWeighting"), 2),
+    ],
+)
+def test_rules_are_built_once_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: tuple[str, ...], builds: int
+) -> None:
+    """The check of the settings builds the rules, and the run uses them."""
+    built: list[RuleSet] = []
+
+    def build_and_note(*arguments: Any) -> RuleSet:
+        built.append(build_rules(*arguments))
+        return built[-1]
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("conf.schema.rules.build_rules", build_and_note)
+    monkeypatch.setattr("conf.compose._composed_configs", {})
+    run_here(tmp_path / "run", "rounds=2", *make_client_overrides(4, 2), *overrides)
+    assert len(built) == builds
+
+
 PATH = "strategy.path must be the import path of a fedquorum Weighting, such as package.module."
 
 
@@ -142,7 +171,7 @@ PATH = "strategy.path must be the import path of a fedquorum Weighting, such as 
         (
             "fedquorum.rules.weighting.TERMWeighting",
             "{tilt: fast}",
-            "arguments of fedquorum.rules.weighting.TERMWeighting (tilt must be ",
+            "strategy.args must be arguments of fedquorum.rules.weighting.TERMWeighting (tilt must be ",
             "got {'tilt': 'fast'}",
         ),
         (
