@@ -18,8 +18,8 @@ from .round_record import RoundRecord
 from .values import COUNT, OPTIONAL_NUMBER, FieldCodec, read_count, read_object
 
 MAX_WORK = 10**10
-"""T K min(T, K) at most: a step of the search for the best p takes about as many operations, so that
-the end of a run waits for seconds and not for hours."""
+"""T K min(T, K) at most: a step of the search for the best p takes about as many operations, so
+that the end of a run waits for seconds and not for hours."""
 
 MAX_TABLE_SIZE = 5 * 10**7
 """The largest table with one column per client, in numbers: 400 MB."""

@@ -171,7 +171,7 @@ PATH = "strategy.path must be the import path of a fedquorum Weighting, such as 
         (
             "fedquorum.rules.weighting.TERMWeighting",
             "{tilt: fast}",
-            "strategy.args must be arguments of fedquorum.rules.weighting.TERMWeighting (tilt must be ",
+            "strategy.args must be arguments of fedquorum.rules.weighting.TERMWeighting (tilt",
             "got {'tilt': 'fast'}",
         ),
         (
