@@ -94,7 +94,7 @@ def measure_decisions(
     rng = np.random.default_rng(0)
     level = rng.lognormal(0.0, 1.0, size)
     data = rng.integers(10, 1000, size).astype(np.float64)
-    updates = rng.normal(size=(size, 50)) + 0.5 if rule.needs_updates else None
+    updates = rng.normal(size=(size, 50)) + 0.5 if rule.traits.needs_updates else None
     state = rule.init(Population(tuple(range(size)), frozenset(range(size))))
     times = []
     for t in range(warmup + num_measured + 1):

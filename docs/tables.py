@@ -34,9 +34,9 @@ from fedquorum.registry import (
 )
 from fedquorum.report import cli as report_command
 from fedquorum.rules.composition import RuleSet
-from fedquorum.rules.description import RuleDescription
-from fedquorum.rules.participation import FedAUCorrection
-from fedquorum.rules.rule import Goal, RunContext
+from fedquorum.rules.description import Goal, RuleDescription
+from fedquorum.rules.participation import FedAUCorrection, correct_weighting
+from fedquorum.rules.rule import RunContext
 from fedquorum.rules.state_arrays import to_arrays
 from fedquorum.rules.types import Population
 
@@ -96,11 +96,8 @@ def describe_strategy(strategy: StrategyEntry) -> RuleDescription:
     def join_both(field: str) -> str:
         return "; ".join(filter(None, (getattr(item, field) for item in (selection, counting))))
 
-    selected_clients = (
-        "all clients" if strategy.weighting.requires_full_participation else selection.clients
-    )
     return RuleDescription(
-        clients=own.clients or selected_clients,
+        clients=get_first("clients", own, counting, selection),
         **{name: get_first(name, own, selection, counting) for name in ("source", "secure_sum")},
         **{
             name: get_first(name, own, counting)
@@ -286,13 +283,14 @@ def build_denominator_table() -> str:
     rows = []
     for name, kind in ALL_WEIGHTINGS.items():
         weighting = kind()
-        if not weighting.aggregates:
+        traits = weighting.traits
+        if not traits.aggregates:
             continue
-        clients = fixed if weighting.has_fixed_denominator else admitted
-        cells = [f"`{name}`", weighting.numerator, weighting.denominator.format(whom=clients)]
+        clients = fixed if traits.has_fixed_denominator else admitted
+        cells = [f"`{name}`", traits.numerator, traits.denominator.format(whom=clients)]
         try:
-            corrected = FedAUCorrection.wrap(weighting, {}, RunContext())
-            cells.append(corrected.denominator.format(whom=fixed))
+            corrected = correct_weighting(FedAUCorrection, weighting, {}, RunContext())
+            cells.append(corrected.traits.denominator.format(whom=fixed))
         except ParameterError as error:
             cells.append(f"refused: {error.reason}")
         rows.append(cells)
@@ -308,8 +306,8 @@ def build_denominator_table() -> str:
 
 def build_fixed_population_table() -> str:
     """Return the table of the clients in a fixed denominator, by selection."""
-    kinds = ((name, kind) for name, kind in ALL_SELECTIONS.items() if not kind.trains_local_models)
-    rows = [[f"`{name}`", kind.population_text] for name, kind in kinds]
+    populations = {name: kind.description.population for name, kind in ALL_SELECTIONS.items()}
+    rows = [[f"`{name}`", population] for name, population in populations.items() if population]
     return format_table(("selection", "fixed population"), rows)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from fedquorum.rules.composition import RuleSet
 from fedquorum.rules.decisions import DecisionTrace
-from fedquorum.rules.participation import PARTICIPATIONS
+from fedquorum.rules.participation import PARTICIPATIONS, correct_weighting
 from fedquorum.rules.round import (
     ClientOutcome,
     RoundDecision,
@@ -227,7 +227,7 @@ def build_corrected_weighting(
     """Return a weighting with a correction for participation, by its key."""
     if participation == "none":
         return base
-    return PARTICIPATIONS[participation].wrap(base, options, RunContext())
+    return correct_weighting(PARTICIPATIONS[participation], base, options, RunContext())
 
 
 @dataclass(frozen=True)

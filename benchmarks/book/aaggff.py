@@ -15,7 +15,7 @@ from fedquorum.report.final_metrics import (
 from fedquorum.report.methods import is_baseline
 from fedquorum.report.published import find_published_results
 from fedquorum.report.seed_groups import Group
-from fedquorum.rules.rule import Goal
+from fedquorum.rules.description import Goal
 from fedquorum.rules.weighting import Weighting
 
 from benchmarks.book.methods import MethodRuns, compute_paired_differences, group_methods
@@ -143,7 +143,7 @@ def build_aaggff_published(
             if results:
                 values = results[0].values
                 keys = [key for key in PUBLISHED_HEADINGS if key in values]
-                title = _format_variant(name, _get_weighting(name).authors_form)
+                title = _format_variant(name, _get_weighting(name).description.authors_form)
                 rows[title] = (title, *(SeedStatistic(100 * values[key]) for key in keys))
                 break
     title = f"published on {data}, %" if data else "published, %"
@@ -155,10 +155,10 @@ def _format_title(method: MethodRuns) -> str:
     """Return the method's name with its variant, optimizer and fraction of clients."""
     settings = method.runs[0].settings
     has_optimizer = "server_optimizer" in settings or "client.proximal_mu" in settings
-    rule = _get_weighting(method.strategy)
-    title = _format_variant(method.strategy, rule.default_form)
+    description = _get_weighting(method.strategy).description
+    title = _format_variant(method.strategy, description.default_form)
     if any(key in settings for key in VARIANT_KEYS):
-        title = _format_variant(method.strategy, rule.authors_form)
+        title = _format_variant(method.strategy, description.authors_form)
     elif has_optimizer:
         title = f"{method.strategy}, Fed{settings.get('server_optimizer', 'prox').title()}"
     fraction = settings.get("strategy.fraction")

@@ -13,7 +13,7 @@ from fedquorum.records.reader import Run
 from fedquorum.registry import FEDALIGN, NAMED_STRATEGIES
 from fedquorum.report.methods import has_gate
 from fedquorum.report.seed_groups import abbreviate_setting, get_test_metric
-from fedquorum.rules.rule import Goal
+from fedquorum.rules.description import Goal
 
 from benchmarks.book.methods import MethodRuns, compute_paired_differences, group_methods
 from benchmarks.book.results import (
@@ -29,7 +29,7 @@ from server_app.runs.reload import reload_data
 BASELINES = {
     key: "priority only" if entry.goal is Goal.PRIORITY else "all"
     for key, entry in NAMED_STRATEGIES.items()
-    if entry.weighting is FEDALIGN.weighting and not entry.selection.has_gate
+    if entry.weighting is FEDALIGN.weighting and not entry.selection.traits.has_gate
 }
 """Strategies with FedALIGN's weighting but no gate, with the clients that they average."""
 WARMUP_FRACTION = 0.1

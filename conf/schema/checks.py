@@ -9,6 +9,8 @@ from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.records.settings import flatten_settings, mask_passwords
 from fedquorum.rules.composition import RuleSet
 from fedquorum.rules.parameters import PRIORITY_WEIGHT, PROBABILITY, ClientIds, OneOf, Range
+from fedquorum.rules.participation.known_rates import needs_rates
+from fedquorum.rules.selection.warmup import WarmUpSelection
 from fedquorum.server.quorum import Quorum
 
 from conf.schema.availability import CLASS_RATES, RandomAvailabilitySettings
@@ -125,7 +127,7 @@ def check_rates_computable(settings: Settings, rules: RuleSet) -> None:
     SettingsError
         If they cannot show it.
     """
-    if not rules.weighting.needs_rates:
+    if not needs_rates(rules.weighting):
         return
     clock, availability = settings.response_time.name, settings.availability.name
     if clock == "none" and settings.engine.name == "in-process":
@@ -136,7 +138,7 @@ def check_rates_computable(settings: Settings, rules: RuleSet) -> None:
     elif availability not in STATIONARY_AVAILABILITIES:
         others = ", ".join(STATIONARY_AVAILABILITIES)
         reason = f"availability={availability} changes with the rounds; {others} do not"
-    elif rules.selection.num_warmup_rounds > 0:
+    elif isinstance(rules.selection, WarmUpSelection) and rules.selection.num_warmup_rounds > 0:
         reason = "the rates change after the warm-up"
     if reason:
         error = ParameterError(
@@ -427,7 +429,7 @@ def _check_full_participation(settings: Settings, rules: RuleSet) -> None:
     strategy = settings.strategy
     if (
         isinstance(strategy, PartsSettings)
-        and rules.weighting.requires_full_participation
+        and rules.weighting.traits.requires_full_participation
         and settings.availability.name != "always"
     ):
         raise SettingsError(

@@ -50,8 +50,10 @@ def make_schema(
 
 def make_schemas(base: type[Any], rules: Iterable[type[Rule]]) -> dict[str, type[Any]]:
     """Return the schema of every rule by its key."""
+    described = [(rule, rule.description.key, rule.description.summary) for rule in rules]
     return {
-        rule.key: make_schema(base, rule.key, rule.summary, derive_settings(rule)) for rule in rules
+        key: make_schema(base, key, summary, derive_settings(rule))
+        for rule, key, summary in described
     }
 
 

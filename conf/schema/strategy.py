@@ -21,6 +21,7 @@ from fedquorum.rules.parameters import POSITIVE, FloatRange
 from fedquorum.rules.participation import PARTICIPATIONS
 from fedquorum.rules.rule import parameter
 from fedquorum.rules.selection import Sampling
+from fedquorum.rules.weighting import ZeroWeighting
 from omegaconf import MISSING
 
 from conf.schema.from_rules import (
@@ -71,7 +72,8 @@ def _make_strategy_schema(entry: StrategyEntry) -> type[Any]:
     """Return the schema of a named strategy: the settings of all of its parts."""
     parts = [setting for part in entry.rule_classes for setting in derive_settings(part)]
     shared = _list_shared_settings(
-        supports_replacement=entry.supports_replacement, aggregates=entry.weighting.aggregates
+        supports_replacement=entry.supports_replacement,
+        aggregates=entry.weighting is not ZeroWeighting,
     )
     return make_schema(StrategySettings, entry.key, entry.summary, (*shared, *parts))
 

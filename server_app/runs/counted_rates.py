@@ -13,7 +13,9 @@ from fedquorum.client.latency import LatencyModel
 from fedquorum.errors import SettingsError
 from fedquorum.rng import derive_seed, make_generator
 from fedquorum.rules.composition import RuleSet
+from fedquorum.rules.participation.known_rates import needs_rates
 from fedquorum.rules.round import ClientOutcome
+from fedquorum.rules.selection.base import get_known_probabilities
 from fedquorum.rules.types import ClientReports, FloatArray, PerClient
 from fedquorum.server.quorum import Quorum
 from fedquorum.server.virtual_clock import Clock, close_virtual_round
@@ -48,10 +50,10 @@ def compute_counted_rates(
     if rates is None:
         return None
     times = build_latency_model(settings.response_time, data.num_clients)
-    selected = rules.selection.get_known_probabilities(population)
+    selected = get_known_probabilities(rules.selection, population)
     if not _can_be_late(settings, population, times):
         return rates.with_counted(selected)
-    if not rules.weighting.needs_rates or selected is None:
+    if not needs_rates(rules.weighting) or selected is None:
         return rates.with_counted(None)
     check_rates_computable(settings, rules)
     if times is None or not times.is_stationary:

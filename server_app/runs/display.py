@@ -14,8 +14,8 @@ from fedquorum.contrib import REPORTED_METRICS
 from fedquorum.records.callback import FinishedRound, RunCallback
 from fedquorum.records.round_record import OPTIONAL_GROUPS, TEST_GROUPS, RoundRecord
 from fedquorum.report.terminal import format_time_left
+from fedquorum.rules.description import Goal
 from fedquorum.rules.metrics import get_metric
-from fedquorum.rules.rule import Goal
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import (

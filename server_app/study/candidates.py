@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fedquorum.errors import SettingsError
+from fedquorum.rules.description import Goal
 from fedquorum.rules.metrics import Metric, get_metric
-from fedquorum.rules.rule import Goal
 from hydra.core.override_parser.types import Override
 
 from conf import Settings

@@ -6,8 +6,8 @@ from typing import Any
 
 from fedquorum.errors import SettingsError
 from fedquorum.registry import NAMED_STRATEGIES, StrategyEntry
+from fedquorum.rules.description import Goal
 from fedquorum.rules.parameters import Choices, FloatRange, RelativeRange
-from fedquorum.rules.rule import Goal
 from fedquorum.rules.server_optimizer import SERVER_OPTIMIZERS
 
 from conf import Settings
@@ -79,9 +79,9 @@ def _list_goal_methods(goal: Goal) -> Iterator[StudyMethod]:
         reference = _get_reference_method(goal)
         _, *adaptive = SERVER_OPTIMIZERS.values()
         for rule in adaptive:
-            override = f"server_optimizer={rule.key}"
+            override = f"server_optimizer={rule.description.key}"
             name = f"{reference.name} {override}"
-            yield StudyMethod(name, (*reference.overrides, override), rule.summary)
+            yield StudyMethod(name, (*reference.overrides, override), rule.description.summary)
         summary = "FedProx: a proximal term keeps the clients' models near the server's."
         yield StudyMethod(FEDPROX, (*reference.overrides, "client.proximal_mu=0.01"), summary)
 

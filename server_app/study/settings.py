@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from fedquorum.errors import ParameterError, SettingsError
+from fedquorum.rules.description import Goal
 from fedquorum.rules.metrics import Metric
 from fedquorum.rules.parameters import (
     NON_NEGATIVE,
@@ -14,7 +15,7 @@ from fedquorum.rules.parameters import (
     OneOf,
     Range,
 )
-from fedquorum.rules.rule import Goal, check_parameters, parameter
+from fedquorum.rules.rule import check_parameters, parameter
 
 from conf.options import format_suggestion
 from conf.overrides import to_overrides

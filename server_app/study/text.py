@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from fedquorum.records.round_record import UNSEEN_GROUP
 from fedquorum.report.names import method_title
+from fedquorum.rules.description import Goal
 from fedquorum.rules.metrics import get_metric
-from fedquorum.rules.rule import Goal
 from fedquorum.sanitize import sanitize
 
 from server_app.study.paired_statistics import (

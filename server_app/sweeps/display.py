@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from fedquorum.report.terminal import format_time_left
-from fedquorum.rules.rule import Goal
+from fedquorum.rules.description import Goal
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID
 from rich.table import Column

@@ -9,6 +9,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
+from functools import partial
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -19,15 +20,17 @@ from typing import Any, NoReturn
 from .contrib import CONTRIB_SELECTIONS, CONTRIB_WEIGHTINGS
 from .errors import ParameterError, suggest_name, to_one_line
 from .rules.composition import RuleSet, UpdateMemoryConfig
-from .rules.description import RuleDescription
+from .rules.description import Goal, RuleDescription
 from .rules.participation import (
     PARTICIPATIONS,
     EmpiricalCorrection,
     FedAUCorrection,
     KnownRatesCorrection,
     Participation,
+    correct_weighting,
 )
-from .rules.rule import Goal, Rule, RunContext, get_parameters
+from .rules.participation.known_rates import build_undeclared_error
+from .rules.rule import Rule, RunContext, get_parameters
 from .rules.schedules import ServerLRSchedule
 from .rules.selection import (
     SELECTIONS,
@@ -39,6 +42,7 @@ from .rules.selection import (
     Sampling,
     Selection,
 )
+from .rules.selection.base import declares_probabilities, get_known_probabilities
 from .rules.server_optimizer import SERVER_OPTIMIZERS, ServerOptimizer
 from .rules.weighting import (
     WEIGHTINGS,
@@ -204,7 +208,7 @@ class StrategyEntry:
     @property
     def goal(self) -> Goal:
         """The goal of the strategy."""
-        return self.declared_goal or self.weighting.goal
+        return self.declared_goal or self.weighting.description.goal
 
     @property
     def rule_classes(self) -> tuple[type[Any], ...]:
@@ -216,7 +220,8 @@ class StrategyEntry:
     def check_required(self, given: Mapping[str, Any]) -> None:
         """Raise ParameterError for the first required parameter that is missing."""
         for part in (self.selection, self.weighting, self.participation):
-            for name, (allowed, why) in (part.required_options if part else {}).items():
+            required = part.description.required_options if part else {}
+            for name, (allowed, why) in required.items():
                 if given.get(name) is None:
                     raise ParameterError(name, allowed, None, why)
 
@@ -305,13 +310,23 @@ LOCAL_ONLY = StrategyEntry(
     LocalModelSelection,
 )
 FEDAU = StrategyEntry(
-    "fedau", FedAUCorrection.summary, AverageAll, participation=FedAUCorrection, is_baseline=False
+    "fedau",
+    FedAUCorrection.description.summary,
+    AverageAll,
+    participation=FedAUCorrection,
+    is_baseline=False,
 )
 EMPIRICAL = StrategyEntry(
-    "empirical", EmpiricalCorrection.summary, AverageAll, participation=EmpiricalCorrection
+    "empirical",
+    EmpiricalCorrection.description.summary,
+    AverageAll,
+    participation=EmpiricalCorrection,
 )
 KNOWN_STATISTICS = StrategyEntry(
-    "known_statistics", KnownRatesCorrection.summary, AverageAll, participation=KnownRatesCorrection
+    "known_statistics",
+    KnownRatesCorrection.description.summary,
+    AverageAll,
+    participation=KnownRatesCorrection,
 )
 _MEMORY_TEXTS = {
     "use": "clients come and go, and the server can hold an update for each client",
@@ -347,13 +362,14 @@ def _list_strategies() -> Iterator[StrategyEntry]:
     """Yield the strategies above, and one for each weighting that is a strategy by itself."""
     yield from (FEDALIGN, FEDAVG, FEDAVG_PRIORITY, LOCAL_ONLY, FEDAU)
     for key, weighting in ALL_WEIGHTINGS.items():
-        if weighting.is_strategy:
+        description = weighting.description
+        if description.is_strategy:
             yield StrategyEntry(
                 key,
-                weighting.summary,
+                description.summary,
                 weighting,
-                is_baseline=weighting.is_baseline,
-                reference_for=weighting.reference_for,
+                is_baseline=description.is_baseline,
+                reference_for=description.reference_for,
             )
     yield from (EMPIRICAL, KNOWN_STATISTICS, FEDVARP, MIFA)
 
@@ -505,20 +521,21 @@ def _apply_correction(
     Known rates need a selection that declares how often it selects each client. Every client must
     have a chance to be selected.
     """
-    context = context.with_counted(selection.get_known_probabilities)
-    undeclared = selection.declares_probabilities and context.counted is None
-    if undeclared and context.clients and correction.uses_known_rates:
-        raise selection.build_undeclared_error(correction.key)
+    context = context.with_counted(partial(get_known_probabilities, selection))
+    uses_known_rates = issubclass(correction, KnownRatesCorrection)
+    undeclared = declares_probabilities(selection) and context.counted is None
+    if undeclared and context.clients and uses_known_rates:
+        raise build_undeclared_error(selection, correction)
     never = [client for client, counted in (context.counted or {}).items() if counted == 0.0]
-    if never and correction.uses_known_rates:
+    if never and uses_known_rates:
         raise ParameterError(
             "fraction",
             "so large that a round can select every client that the selection covers",
             selection.sampling.fraction,
-            f"client {never[0]} would never be selected, and no weight of {correction.key} makes "
-            "up for that",
+            f"client {never[0]} would never be selected, and no weight of "
+            f"{correction.description.key} makes up for that",
         )
-    return correction.wrap(weighting, options, context)
+    return correct_weighting(correction, weighting, options, context)
 
 
 _KINDS: Mapping[str, tuple[Any, Mapping[str, type[Rule]]]] = {
@@ -586,7 +603,7 @@ def _select_options(parts: Sequence[type[Any]], options: Mapping[str, Any]) -> d
 
 def _describe_parts(entry: StrategyEntry, options: Mapping[str, Any]) -> dict[str, Any]:
     participation = entry.participation
-    is_listed = participation is None or PARTICIPATIONS.get(participation.key) is participation
+    is_listed = participation is None or participation in PARTICIPATIONS.values()
     if entry.memory is not None or not is_listed:
         raise ParameterError(
             "records",
@@ -596,7 +613,10 @@ def _describe_parts(entry: StrategyEntry, options: Mapping[str, Any]) -> dict[st
         )
     correction = {"name": NONE}
     if participation is not None:
-        correction = {"name": participation.key, **_select_options([participation], options)}
+        correction = {
+            "name": participation.description.key,
+            **_select_options([participation], options),
+        }
     return {
         "selection": _describe_part(ALL_SELECTIONS, entry.selection, options),
         "weighting": _describe_part(ALL_WEIGHTINGS, entry.weighting, options),
@@ -622,8 +642,9 @@ def _describe_rule(
     table: Mapping[str, type[Rule]], rule: type[Rule], parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return a rule by its key, or by its import path if it is not in the table."""
-    if table.get(rule.key) is rule:
-        return {"name": rule.key, **parameters}
+    key = rule.description.key
+    if table.get(key) is rule:
+        return {"name": key, **parameters}
     return {"name": CUSTOM, "path": _get_import_path(rule), "args": dict(parameters)}
 
 

@@ -13,6 +13,7 @@ from fedquorum.registry import (
     NONE,
     build_rules,
 )
+from fedquorum.rules.description import RuleDescription
 from fedquorum.rules.parameters import POSITIVE
 from fedquorum.rules.participation import PARTICIPATIONS
 from fedquorum.rules.rule import Rule, RunContext, get_parameters, parameter
@@ -57,7 +58,7 @@ def test_a_rules_parameters_are_its_settings(group: str, key: str) -> None:
     others = {"name", "fraction", "priority_samples", "server_lr", "lr_schedule"}
     assert settings.keys() - {item.name for item in declared} <= others
     assert settings["name"].default == key
-    assert OPTION_SCHEMAS[group][key].__doc__ == rule.summary
+    assert OPTION_SCHEMAS[group][key].__doc__ == rule.description.summary
 
 
 @pytest.mark.parametrize("key", NAMED_STRATEGIES)
@@ -74,7 +75,7 @@ def test_annotations_may_be_strings() -> None:
 
     @dataclass(frozen=True)
     class Power(Rule):
-        key = "power"
+        description = RuleDescription("power")
         a: "float | None" = parameter(None, POSITIVE)
 
     [(name, kind, item)] = derive_settings(Power)

@@ -278,7 +278,7 @@ ROWS = (
         {"beta": 1.5},
         refused_with=(NOT_CORRECTED, NO_GATE),
         factor=(
-            FedGPWeighting.numerator,
+            FedGPWeighting().traits.numerator,
             compute_projected_factors,
         ),
     ),
@@ -330,5 +330,7 @@ def select_rows(kind: type[Any]) -> list[Row]:
     return [row for row in ROWS if issubclass(row.rule, kind)]
 
 
-WEIGHTING_ROWS = {row.rule.key: row for row in ROWS if row.rule in ALL_WEIGHTINGS.values()}
-SELECTION_ROWS = {row.rule.key: row for row in select_rows(Selection)}
+WEIGHTING_ROWS = {
+    row.rule.description.key: row for row in ROWS if row.rule in ALL_WEIGHTINGS.values()
+}
+SELECTION_ROWS = {row.rule.description.key: row for row in select_rows(Selection)}

@@ -70,11 +70,11 @@ ETA = 0.1
 
 GATE = EpsilonGate(num_rounds=3, epsilon=0.5, warmup_fraction=0.0)
 BY_LOSS = PowerOfChoice(loss_source="reported")  # all clients, as the fraction is 1
-GIVEN = {GATE.key: GATE, BY_LOSS.key: BY_LOSS}
+GIVEN = {rule.description.key: rule for rule in (GATE, BY_LOSS)}
 Combination = tuple[str, str, str, str]
 
-SELECTED = [key for key, rule in ALL_SELECTIONS.items() if not rule.trains_local_models]
-WEIGHED = [key for key, rule in ALL_WEIGHTINGS.items() if rule.aggregates]
+SELECTED = [key for key, rule in ALL_SELECTIONS.items() if not rule.traits.trains_local_models]
+WEIGHED = [key for key, rule in ALL_WEIGHTINGS.items() if rule().traits.aggregates]
 CORRECTED = [NONE, *PARTICIPATIONS]
 OPTIMIZERS = [*SERVER_OPTIMIZERS]
 """The parts, except those of local models, which combine with no other part."""
@@ -84,7 +84,7 @@ def find_refusal(selection: str, weighting: str, correction: str, optimizer: str
     """Return the start of the error of a refused combination, None for an allowed one."""
     part = {"selection": selection, "participation": correction, "server_optimizer": optimizer}
     refused = [
-        (one, f"the {kind} {row.rule.key}")
+        (one, f"the {kind} {row.rule.description.key}")
         for kind, row in (
             ("weighting", WEIGHTING_ROWS[weighting]),
             ("selection", SELECTION_ROWS[selection]),
@@ -137,7 +137,7 @@ def build_rules(selection: str, weighting: str, correction: str, optimizer: str)
     return RuleSet(
         GIVEN.get(selection) or ALL_SELECTIONS[selection](),
         build_corrected_weighting(base, correction, **rates),
-        SERVER_OPTIMIZERS[optimizer].with_learning_rate(ETA, {}, RunContext()),
+        SERVER_OPTIMIZERS[optimizer].from_options({"learning_rate": ETA}, RunContext()),
     )
 
 
@@ -188,7 +188,7 @@ def compute_expected_weights(
             {0, 1} | ALIGNED[turn]
         ),
     }
-    present = clients_by_text[selection.population_text] * (
+    present = clients_by_text[selection.description.population] * (
         1.0 if name == "aaggff_s" else mark_clients(PRESENT[turn])
     )
     admitted = "the clients admitted in the round"
@@ -205,9 +205,9 @@ def compute_expected_weights(
     assert factor is not None, "its row needs a factor"
     played = PlayedRound(DATA, loss, p, present, mark_clients({0, 1}), ECHO[turn], DELTA[turn])
     expected_formula, numerators = factor[0], factor[1](played)
-    formula = re.sub(r"^(omega_k|\(1 / p_k\)) ?", "", weighting.numerator) or "1"
+    formula = re.sub(r"^(omega_k|\(1 / p_k\)) ?", "", weighting.traits.numerator) or "1"
     assert formula == expected_formula
-    assert (formula != weighting.numerator) == (correction != "none")
+    assert (formula != weighting.traits.numerator) == (correction != "none")
     amounts = {
         "the number of": np.ones(5),
         "the training data of": DATA,
@@ -311,7 +311,7 @@ def run_rounds(rules: RuleSet, seed: int, written: Collection[int] = ()) -> list
     """
     rng = np.random.default_rng(seed)
     there_from = rng.permutation([0, 0, 1, 2, 4])  # the round in which each client joins
-    fixed = rules.weighting.requires_fixed_population
+    fixed = rules.weighting.traits.requires_fixed_population
     population = Population.open([0, 1])
     state, model, found = ServerState.initial(rules, population), MODEL, []
     for t in range(8):
@@ -408,7 +408,7 @@ def test_statistics_stay_between_those_that_were_sent(
         with pytest.raises(ParameterError, match="memory must be None with fedawe"):
             replace(rules, memory=UpdateMemoryConfig())
         return
-    fast = SERVER_OPTIMIZERS[combination[3]].with_learning_rate(3.0, {}, RunContext())
+    fast = SERVER_OPTIMIZERS[combination[3]].from_options({"learning_rate": 3.0}, RunContext())
     rules = replace(
         rules,
         server_optimizer=fast,

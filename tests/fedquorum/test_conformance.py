@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 from fedquorum.errors import ParameterError
 from fedquorum.registry import ALL_SELECTIONS, ALL_WEIGHTINGS
+from fedquorum.rules.description import Goal
 from fedquorum.rules.participation import PARTICIPATIONS, Participation
-from fedquorum.rules.rule import Goal, Rule, RunContext, get_parameters
+from fedquorum.rules.regret import compute_regret_bound
+from fedquorum.rules.rule import Rule, RunContext, get_parameters
 from fedquorum.rules.selection import AllClients, LocalModelSelection, Selection
 from fedquorum.rules.server_optimizer import SERVER_OPTIMIZERS, ServerOptimizer
 from fedquorum.rules.state_arrays import expand_state, from_arrays, to_arrays
@@ -38,6 +40,7 @@ from fedquorum.rules.weighting import (
     DataFraction,
     Weighting,
 )
+from fedquorum.rules.weighting.base import find_contradictions
 
 from tests.builders import (
     assert_on_the_simplex,
@@ -98,10 +101,21 @@ def test_a_rule_is_a_frozen_value(rule: Rule) -> None:
 @made
 def test_a_rule_describes_itself(rule: Rule) -> None:
     """Its summary is one line with a full stop; its key is a word that settings accept."""
-    assert rule.summary.endswith(".")
-    assert "\n" not in rule.summary
-    assert rule.key.replace("_", "").isalpha()
-    assert rule.key.islower()
+    assert rule.description.summary.endswith(".")
+    assert "\n" not in rule.description.summary
+    assert rule.description.key.replace("_", "").isalpha()
+    assert rule.description.key.islower()
+
+
+MAX_MEMBERS = 12
+
+
+@made
+def test_a_rule_can_be_learned_in_one_sitting(rule: Rule) -> None:
+    """Beside its parameters it has few public members, inherited ones counted."""
+    parameters = {item.name for item in fields(rule)}
+    members = {name for name in dir(rule) if not name.startswith("_")} - parameters
+    assert len(members) <= MAX_MEMBERS, sorted(members)
 
 
 @made
@@ -132,7 +146,7 @@ def list_corrections() -> list[tuple[Row, Weighting[Any]]]:
 WEIGHINGS = [(row, rule) for row in select_rows(Weighting) for rule in row.made]
 FULL = [*WEIGHINGS, *list_corrections()]
 ALL = [(row, rule, SIZE) for row, rule in FULL] + [
-    (row, rule, NUM_REPORTING) for row, rule in FULL if not rule.requires_full_participation
+    (row, rule, NUM_REPORTING) for row, rule in FULL if not rule.traits.requires_full_participation
 ]
 weighting_cases = pytest.mark.parametrize(
     ("row", "rule", "num_reporting"),
@@ -351,7 +365,7 @@ def test_no_look_into_the_future(row: Row, rule: Weighting[Any], num_reporting: 
         for first, same in zip(decided[:cut], changed[:cut], strict=True):
             assert first.weight.tolist() == same.weight.tolist()
             assert first.decision_loss == same.decision_loss
-        if rule.weights_by_data or rule.needs_losses:
+        if rule.traits.weights_by_data or rule.traits.needs_losses:
             assert decided[cut].weight.tolist() != changed[cut].weight.tolist()
 
 
@@ -382,7 +396,7 @@ def test_a_round_without_updates(row: Row, rule: Weighting[Any], num_reporting: 
     assert weights.weight.shape == (0,)
     rejected, weights = rule.weigh(after, plan, history[3], np.zeros(num_reporting))
     assert weights.weight.tolist() == [0.0] * num_reporting
-    if rule.goal is not Goal.PARTICIPATION:
+    if rule.description.goal is not Goal.PARTICIPATION:
         expected, got = (weigh_history(rule, history[3:], s)[1][0] for s in (state, rejected))
         assert expected.weight.tolist() == got.weight.tolist()
 
@@ -402,7 +416,7 @@ def test_a_client_that_is_not_admitted_does_not_count(
         assert_on_the_simplex(weights.weight)
 
 
-EXPANDABLE = [rule for _, rule in FULL if not rule.requires_fixed_population]
+EXPANDABLE = [rule for _, rule in FULL if not rule.traits.requires_fixed_population]
 
 
 @pytest.mark.parametrize("rule", EXPANDABLE, ids=repr)
@@ -446,18 +460,16 @@ def test_a_joining_client_changes_nothing_for_the_others(rule: Weighting[Any]) -
 
 @pytest.mark.parametrize("rule", [rule for _, rule in FULL], ids=repr)
 def test_a_weighting_has_all_descriptions(rule: Weighting[Any]) -> None:
-    """Goal, numerator, denominator, late replies, and the largest weight or why it has none."""
-    assert isinstance(rule.goal, Goal)
-    assert rule.numerator
-    assert rule.denominator.format(whom="the clients")
-    assert rule.late_reply_effect.endswith(".")
-    assert 0 < rule.tolerance <= 1e-6
-    if rule.dp_unsupported_reason:
-        with pytest.raises(ParameterError, match="weighting must be one whose shares are bounded"):
-            Weighting.compute_max_share(rule, 10)
-    else:
+    """Goal, numerator, denominator, and the largest weight or why it has none."""
+    traits = rule.traits
+    assert isinstance(rule.description.goal, Goal)
+    assert traits.numerator
+    assert traits.denominator.format(whom="the clients")
+    assert 0 < traits.tolerance <= 1e-6
+    assert traits.uncorrectable_reason
+    if not traits.dp_unsupported_reason:
         assert 0 < rule.compute_max_share(10) < math.inf
-    bound = rule.compute_regret_bound(10, SIZE, 1.0)
+    bound = compute_regret_bound(rule, 10, SIZE, 1.0)
     assert bound is None or 0 < bound.value < math.inf
 
 
@@ -466,7 +478,7 @@ def test_a_weight_is_explained_with_its_number(rule: Weighting[Any]) -> None:
     """For every client; one of the lines ends with its weight."""
     (given,) = draw_rounds(1, SIZE, seed=12)
     trace = decide_first_round(
-        rule, given, SIZE, AllClients() if rule.aggregates else LocalModelSelection()
+        rule, given, SIZE, AllClients() if rule.traits.aggregates else LocalModelSelection()
     )
     assert trace.weights is not None
     for index in range(SIZE):
@@ -474,22 +486,22 @@ def test_a_weight_is_explained_with_its_number(rule: Weighting[Any]) -> None:
         assert lines
         assert all("\n" not in line for line in lines)
         weight, recorded = trace.weights.weight[index], trace.recorded_decisions[index]
-        if rule.unreplayable and recorded.mixing_coefficient is not None:
+        if rule.description.unreplayable and recorded.mixing_coefficient is not None:
             assert lines[-1].endswith(
                 f"{recorded.mixing_coefficient:.6g} / {recorded.update_norm:.6g}"
             )
-        elif rule.aggregates:
+        elif rule.traits.aggregates:
             assert lines[-1].endswith(f"= {weight:.6g}") or f"= {weight:.6g}" in lines[0]
         else:
             assert lines[0].startswith("c_k = 0")
-    assert list(rule.check_unreplayable(trace)) == []
+    assert list(find_contradictions(rule, trace)) == []
 
 
 UNDECIDED = [
     rule
     for _, rule in FULL
-    if rule.aggregates
-    and not rule.unreplayable
+    if rule.traits.aggregates
+    and not rule.description.unreplayable
     and not isinstance(rule, AverageAll | AverageParticipating)
 ]
 """The rules whose explanations need the weights.
@@ -532,8 +544,8 @@ def test_a_plan_is_a_function_of_the_round(rule: Selection) -> None:
         assert set(plan.clients) <= (
             set(CLIENTS.clients) if plan.eligible is None else plan.eligible
         )
-        assert plan.trains_local_model == rule.trains_local_models
-        assert (plan.epsilon is not None) == rule.has_gate
+        assert plan.trains_local_model == rule.traits.trains_local_models
+        assert (plan.epsilon is not None) == rule.traits.has_gate
 
 
 @selection_cases
@@ -555,8 +567,7 @@ def test_a_fraction_is_one_or_has_a_reason(rule: Selection, loss: float) -> None
 @selection_cases
 def test_a_selection_describes_its_clients(rule: Selection) -> None:
     """Its population, and why it selects a client or not."""
-    assert rule.population_text
-    assert isinstance(rule.dp_unsupported_reason, str)
+    assert bool(rule.description.population) != rule.traits.trains_local_models
     for t in range(3):
         plan = make_plan(rule, t)
         for client in CLIENTS.clients:
@@ -565,7 +576,7 @@ def test_a_selection_describes_its_clients(rule: Selection) -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", [rule for rule in SELECTION_CASES if not rule.trains_local_models], ids=repr
+    "rule", [rule for rule in SELECTION_CASES if not rule.traits.trains_local_models], ids=repr
 )
 def test_an_admission_is_explained_with_its_numbers(rule: Selection) -> None:
     """Each update is admitted whole or not at all."""
@@ -645,7 +656,7 @@ def test_coordinates_and_names_do_not_matter(rule: ServerOptimizer[Any]) -> None
 @optimizer_cases
 def test_a_learning_rate_is_positive(rule: Any) -> None:
     """It comes from the strategy, and the error has its name in Python."""
-    assert type(rule).with_learning_rate(0.25, {}, RunContext()).learning_rate == 0.25
+    assert type(rule).from_options({"learning_rate": 0.25}, RunContext()).learning_rate == 0.25
     with pytest.raises(ParameterError, match=r"learning_rate must be a number > 0, got 0\.0"):
         replace(rule, learning_rate=0.0)
 

@@ -45,7 +45,9 @@ def test_every_named_strategy_is_built_again(key: str, optimizer: str) -> None:
         OPTIONS.get(key, {}),
         CONTEXT,
         sampling=Sampling(1.0, seed=3, minimum=4),
-        server_optimizer=SERVER_OPTIMIZERS[optimizer].with_learning_rate(0.25, {}, CONTEXT),
+        server_optimizer=SERVER_OPTIMIZERS[optimizer].from_options(
+            {"learning_rate": 0.25}, CONTEXT
+        ),
     )
     settings = to_settings(NAMED_STRATEGIES[key], OPTIONS.get(key, {}), rules)
     strategy, server_optimizer = settings["strategy"], settings["server_optimizer"]

@@ -68,7 +68,10 @@ def test_weights(snapshot: Snapshot) -> None:
     texts = {}
     for key, rule in build_weightings():
         made = decide_first_round(
-            rule, UPDATES_OF_ROUND, 3, AllClients() if rule.aggregates else LocalModelSelection()
+            rule,
+            UPDATES_OF_ROUND,
+            3,
+            AllClients() if rule.traits.aggregates else LocalModelSelection(),
         )
         texts[key] = "\n".join(rule.explain(made, 1))
     assert all(texts.values())

@@ -14,13 +14,14 @@ from fedquorum.registry import (
     build_rules,
 )
 from fedquorum.rules.composition import RuleSet, UpdateMemoryConfig
+from fedquorum.rules.description import Goal
 from fedquorum.rules.participation import (
     PARTICIPATIONS,
     EmpiricalCorrection,
     FedAUCorrection,
     KnownRatesCorrection,
 )
-from fedquorum.rules.rule import Goal, RunContext, get_parameters
+from fedquorum.rules.rule import RunContext, get_parameters
 from fedquorum.rules.selection import (
     AfterWarmup,
     AllClients,
@@ -68,7 +69,7 @@ EXPECTED = {
 } | {
     key: RuleSet(AllClients(ALL_CLIENTS), rule(**OPTIONS.get(key, {})))
     for key, rule in ALL_WEIGHTINGS.items()
-    if rule.is_strategy
+    if rule.description.is_strategy
 }
 
 
@@ -203,7 +204,7 @@ def test_a_mistyped_server_optimizer_is_refused_by_name() -> None:
 def test_every_part_can_be_chosen() -> None:
     """A composed strategy accepts every part in the tables."""
     for key, rule in ALL_SELECTIONS.items():
-        if not rule.trains_local_models:
+        if not rule.traits.trains_local_models:
             uncorrected = {"participation": {"name": NONE}} if key == "power_of_choice" else {}
             parts = {**COMPOSITION, "selection": {"name": key}, **uncorrected}
             assert isinstance(build_named(COMPOSED, **parts).selection, rule)

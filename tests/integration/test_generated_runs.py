@@ -145,7 +145,7 @@ def options_of(rule: type[Rule] | None, rng: np.random.Generator) -> dict[str, A
     for parameter in () if rule is None else get_parameters(rule):
         allowed, needed = (
             parameter.metadata["allowed"],
-            parameter.name in (rule or Rule).required_options,
+            parameter.name in (rule or Rule).description.required_options,
         )
         if parameter.name in WITH_ANOTHER or (not needed and rng.random() < 0.5):
             continue

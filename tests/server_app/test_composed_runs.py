@@ -67,7 +67,7 @@ REFUSED = {str(error): one for one, error in REFUSALS.items() if error is not No
 def build_overrides(combination: Combination) -> tuple[str, ...]:
     """Return the overrides of a combination."""
     selection, weighting, participation, optimizer = combination
-    everyone = ALL_WEIGHTINGS[weighting].requires_full_participation
+    everyone = ALL_WEIGHTINGS[weighting]().traits.requires_full_participation
     return (
         "strategy=composed",
         f"strategy/selection={selection}",
@@ -76,10 +76,10 @@ def build_overrides(combination: Combination) -> tuple[str, ...]:
         f"server_optimizer={optimizer}",
         *SMALL,
         *(() if everyone else INTERMITTENT),
-        *(("strategy.selection.epsilon=1",) if ALL_SELECTIONS[selection].has_gate else ()),
+        *(("strategy.selection.epsilon=1",) if ALL_SELECTIONS[selection].traits.has_gate else ()),
         *(
             ("evaluation.requirement=1",)
-            if "requirement" in ALL_WEIGHTINGS[weighting].required_options
+            if "requirement" in ALL_WEIGHTINGS[weighting].description.required_options
             else ()
         ),
     )

@@ -11,7 +11,7 @@ from fedquorum.records.round_record import MEAN_GROUP
 from fedquorum.report.chart_helpers import name_tested_models, select_plotted_methods
 from fedquorum.report.final_metrics import compute_client_metrics, list_evaluated_groups
 from fedquorum.report.seed_groups import group_runs
-from fedquorum.rules.rule import Goal
+from fedquorum.rules.description import Goal
 from rich.console import Console
 from safetensors.numpy import load_file
 

@@ -28,7 +28,9 @@ from ..records.round_record import (
 from ..rules.composition import RuleSet
 from ..rules.decisions import STATUSES
 from ..rules.round import NOT_FINITE, NOT_SOLVED, WEIGHT_EXCEEDS_BOUND, compute_divergence
+from ..rules.selection.epsilon_gate import samples_objective, select_objective_clients
 from ..rules.types import PerClient
+from ..rules.weighting.base import find_contradictions
 from .clock_check import ClockCheck
 from .evaluations import find_evaluation_mismatches
 from .replay import (
@@ -192,11 +194,11 @@ def _find_round_mismatches(
     recorded: AuditInput, replayed: ReplayedRound, loss_sum_before: float | None
 ) -> Iterator[Mismatch]:
     number, rules = replayed.record.round, replayed.rules
-    tolerance = rules.weighting.tolerance
+    tolerance = rules.weighting.traits.tolerance
     yield from _find_selection_mismatches(replayed)
     yield from _find_unmeasured_mismatches(recorded, rules, replayed)
     if replayed.refusal is None:
-        for client, text in rules.weighting.check_unreplayable(replayed.decision.trace):
+        for client, text in find_contradictions(rules.weighting, replayed.decision.trace):
             yield Mismatch(number, client, text)
     expected_rows = _compute_expected_rows(recorded, replayed)
     for row in replayed.rows:
@@ -244,10 +246,10 @@ def _find_unmeasured_mismatches(
         return  # the clients selected for the evaluation are not recorded
     selection = rules.selection
     candidates = (
-        priority.intersection(replayed.plan.clients) if selection.samples_objective else priority
+        priority.intersection(replayed.plan.clients) if samples_objective(selection) else priority
     )
     accounted = {*(e.client for e in evaluations), *record.stale_clients, *record.unmeasured}
-    for client in sorted(selection.select_objective_clients(candidates) - accounted):
+    for client in sorted(select_objective_clients(selection, candidates) - accounted):
         yield Mismatch(
             record.round, client, "did not measure global_loss, and is not in unmeasured"
         )
@@ -410,7 +412,8 @@ def _compute_expected_divergence(replayed: ReplayedRound) -> dict[str, float | N
     if not recorded:
         return {"kl_to_data": None} if replayed.rows else {}
     total, population = sum(recorded.values()), replayed.population
-    if total != 0.0 and not math.isclose(total, 1.0, rel_tol=replayed.rules.weighting.tolerance):
+    tolerance = replayed.rules.weighting.traits.tolerance
+    if total != 0.0 and not math.isclose(total, 1.0, rel_tol=tolerance):
         return {}
     mixing = PerClient.from_mapping(recorded).get_array(population.sorted_clients, 0.0)
     examples = replayed.decision.trace.updates.reported_examples
@@ -490,8 +493,8 @@ def _find_summary_mismatches(
 def _list_unverifiable(
     recorded: AuditInput, rules: RuleSet, statuses: Mapping[str, int], rounds: int
 ) -> Iterator[str]:
-    if rules.weighting.unreplayable:
-        yield rules.weighting.unreplayable
+    if unreplayable := rules.weighting.description.unreplayable:
+        yield unreplayable
     if rules.memory is not None:
         name = recorded.run.strategy
         yield f"the memory of updates that corrects {name}'s step; its weights are checked"

@@ -47,6 +47,7 @@ from ..rules.round import (
 )
 from ..rules.rule import RunContext
 from ..rules.schedules import ClientLRSchedule
+from ..rules.selection.epsilon_gate import samples_objective, select_objective_clients
 from ..rules.types import (
     ClientReports,
     FloatArray,
@@ -420,7 +421,7 @@ def _replay_round(
     )
     plan = replace(plan, clients_apply_gate=not recorded.is_standard)
     refusal = record.refused
-    is_decidable = not rules.weighting.needs_updates
+    is_decidable = not rules.weighting.traits.needs_updates
     decision = decide_round(
         rules,
         population,
@@ -508,12 +509,16 @@ def _compute_objective(
     # If clients may join, the round's clients were not final when the evaluation started.
     # Candidates are evaluated before the round selects among them.
     selection = rules.selection
-    samples_objective = rules.needs_objective and selection.samples_objective
     only_selected = (
-        samples_objective and rules.hooks.before_round is None and not recorded.joined_rounds
+        rules.needs_objective
+        and samples_objective(selection)
+        and rules.hooks.before_round is None
+        and not recorded.joined_rounds
     )
     evaluations = recorded.get_evaluations(record.round - 1)
-    objective_clients = selection.select_objective_clients(frozenset(e.client for e in evaluations))
+    objective_clients = select_objective_clients(
+        selection, frozenset(e.client for e in evaluations)
+    )
     return compute_priority_objective(
         [
             e

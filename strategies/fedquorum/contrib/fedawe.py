@@ -11,12 +11,12 @@ import numpy as np
 
 from ..errors import ParameterError, RunError, StateError
 from ..rules.decisions import DecisionTrace
-from ..rules.description import RuleDescription
+from ..rules.description import Goal, RuleDescription
 from ..rules.formatting import find_population_index, format_number
 from ..rules.hooks import Hooks, Model
 from ..rules.parameters import CUTOFF, POSITIVE, Choices, DirectoryPath
-from ..rules.rule import Goal, parameter
-from ..rules.selection.base import Selection
+from ..rules.rule import parameter
+from ..rules.selection.base import Selection, admits_all
 from ..rules.server_optimizer.base import ServerOptimizer
 from ..rules.state_arrays import StateArrays, expect_array
 from ..rules.types import (
@@ -28,7 +28,7 @@ from ..rules.types import (
     Population,
     RoundPlan,
 )
-from ..rules.weighting.base import Weighting
+from ..rules.weighting.base import Weighting, WeightingTraits
 from ..rules.weighting.responses import find_client_indices
 from ..server.aggregation import Float64View, cast_like, select_buffers, select_trainable
 from ..server.exact_sum import compute_weighted_sum
@@ -103,9 +103,11 @@ class FedAWEWeighting(Weighting[FedAWEState]):
     authors' code shortens D to 0.5, which the paper says of gradients. ``echo_cap`` is ours.
     """
 
-    key = "fedawe"
-    summary = "FedAWE: clients continue from their last model; updates count for the rounds away."
     description = RuleDescription(
+        key="fedawe",
+        summary=(
+            "FedAWE: clients continue from their last model; updates count for the rounds away."
+        ),
         use="clients come and go, and the server can hold a model for each client",
         weight=(
             "(t - tau_k) / (number available), tau_k the round in which the client last took "
@@ -130,15 +132,17 @@ class FedAWEWeighting(Weighting[FedAWEState]):
             "global models; devices that start from models of different rounds receive "
             "different messages"
         ),
+        goal=Goal.PARTICIPATION,
     )
-    goal = Goal.PARTICIPATION
-    needs_losses = False
-    numerator = "t - tau_k"
-    denominator = "the number of {whom}"
-    late_reply_effect = "It did not take part, and continues from the model that it started from."
-    dp_unsupported_reason = (
-        "the model becomes the mean of the available clients' start models: availability alone "
-        "decides it"
+    traits = WeightingTraits(
+        numerator="t - tau_k",
+        denominator="the number of {whom}",
+        needs_losses=False,
+        dp_unsupported_reason=(
+            "the model becomes the mean of the available clients' start models: availability alone "
+            "decides it"
+        ),
+        uncorrectable_reason="an update already counts for the rounds that its client was away",
     )
 
     clip: float | None = parameter(None, POSITIVE)
@@ -179,27 +183,21 @@ class FedAWEWeighting(Weighting[FedAWEState]):
 
     def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
         """Refuse gates, groups of clients, and server optimizers that change the direction."""
-        if not (selection.selects_all and selection.admits_all):
+        if not (selection.traits.selects_all and admits_all(selection)):
             raise ParameterError(
                 "selection",
-                f"everyone with the weighting {self.key}",
-                selection.key,
+                f"everyone with the weighting {self.description.key}",
+                selection.description.key,
                 "clients evaluate the different models that they start from, and all of them "
                 "share in the mean",
             )
         if not server_optimizer.is_linear:
             raise ParameterError(
                 "server_optimizer",
-                f"sgd with the weighting {self.key}",
-                server_optimizer.key,
+                f"sgd with the weighting {self.description.key}",
+                server_optimizer.description.key,
                 "every round starts at another mean of past models, which is no path of one model",
             )
-
-    def with_fixed_denominator(self) -> Weighting[Any]:
-        """Refuse a further correction for participation."""
-        raise self.build_correction_error(
-            "an update already counts for the rounds that its client was away"
-        )
 
     def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield tau_k, the model from which client k started, and its echo."""

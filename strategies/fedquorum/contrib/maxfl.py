@@ -9,18 +9,18 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
 from ..errors import ParameterError, SettingsError
 from ..rules.decisions import DecisionTrace
-from ..rules.description import SUM_BY_LOSSES, RuleDescription
+from ..rules.description import SUM_BY_LOSSES, Goal, RuleDescription
 from ..rules.equality import is_same
 from ..rules.formatting import format_number
 from ..rules.hooks import Hooks, ReportedMetrics
 from ..rules.parameters import NON_NEGATIVE, POSITIVE, REQUIREMENT
-from ..rules.rule import Goal, RunContext, parameter
+from ..rules.rule import RunContext, parameter
 from ..rules.types import (
     AggregationWeights,
     ClientUpdates,
@@ -30,7 +30,7 @@ from ..rules.types import (
     Population,
     RoundPlan,
 )
-from ..rules.weighting.base import WEIGHTS_DEPEND_ON_LOSSES, Weighting
+from ..rules.weighting.base import WEIGHTS_DEPEND_ON_LOSSES, Weighting, WeightingTraits
 from ..rules.weighting.responses import compute_reported_mask
 
 REQUIREMENT_COLUMN, LOCAL_ACCURACY_COLUMN = "requirement", "local_accuracy"
@@ -98,9 +98,9 @@ class MaxFLWeighting(Weighting[None]):
     without a requirement are ours.
     """
 
-    key = "maxfl"
-    summary = "MaxFL: weights that are largest where a client is nearly satisfied."
     description = RuleDescription(
+        key="maxfl",
+        summary="MaxFL: weights that are largest where a client is nearly satisfied.",
         use="as many clients as possible should want the global model",
         weight=(
             "by how close a client is to being satisfied, sigma'(F - rho): maximizes the "
@@ -119,16 +119,14 @@ class MaxFLWeighting(Weighting[None]):
             "loss a client reaches alone"
         ),
         secure_sum=SUM_BY_LOSSES,
+        required_options={
+            "requirement": (
+                REQUIREMENT.describe(),
+                "a client is satisfied if its loss is below its requirement",
+            )
+        },
+        goal=Goal.APPEAL,
     )
-    goal = Goal.APPEAL
-    dp_unsupported_reason = WEIGHTS_DEPEND_ON_LOSSES
-    numerator = "q_k"
-    required_options: ClassVar[Mapping[str, tuple[str, str]]] = {
-        "requirement": (
-            REQUIREMENT.describe(),
-            "a client is satisfied if its loss is below its requirement",
-        )
-    }
 
     requirement: Any = parameter(None, REQUIREMENT)
     slope: float = parameter(1.0, POSITIVE)
@@ -147,9 +145,17 @@ class MaxFLWeighting(Weighting[None]):
         return rule
 
     @property
-    def denominator(self) -> str:
-        """The denominator of q, in words."""
-        return f"the sum of the same over {{whom}}{f' + {self.offset:g}' if self.offset else ''}"
+    def traits(self) -> WeightingTraits:
+        """Weights by losses, with ``offset`` in the denominator."""
+        offset = f" + {self.offset:g}" if self.offset else ""
+        return WeightingTraits(
+            numerator="q_k",
+            denominator=f"the sum of the same over {{whom}}{offset}",
+            dp_unsupported_reason=WEIGHTS_DEPEND_ON_LOSSES,
+            uncorrectable_reason=(
+                "it weights by the losses of a round, and absent clients report none"
+            ),
+        )
 
     @cached_property
     def _losses_by_client(self) -> PerClient:
@@ -164,12 +170,6 @@ class MaxFLWeighting(Weighting[None]):
         if isinstance(given, int | float):
             return np.full(len(clients), float(given))
         return self._losses_by_client.get_array(clients, math.nan)
-
-    def with_fixed_denominator(self) -> Weighting[Any]:
-        """Refuse a correction for participation."""
-        raise self.build_correction_error(
-            "it weights by the losses of a round, and absent clients report none"
-        )
 
     def init(self, population: Population) -> None:
         """Return the empty state.

@@ -13,7 +13,7 @@ from ..rules.equality import nan_equals_nan
 from ..rules.hooks import Candidates, Hooks
 from ..rules.parameters import LOSS_SOURCES, POSITIVE_INT
 from ..rules.rule import parameter
-from ..rules.selection.base import Selection
+from ..rules.selection.base import Selection, SelectionTraits
 from ..rules.selection.sampling import Sampling
 from ..rules.types import ClientReports, FloatArray, IntArray, PerClient, Population, RoundPlan
 
@@ -74,16 +74,18 @@ class PowerOfChoice(Selection):
     with exponential keys: Efraimidis and Spirakis 2006.
     """
 
-    key = "power_of_choice"
-    summary = "The clients with the largest losses among candidates drawn by their data."
     description = RuleDescription(
+        key="power_of_choice",
+        summary="The clients with the largest losses among candidates drawn by their data.",
         clients="the clients with the largest losses among candidates drawn by their data",
         trusts="the loss and `num-examples`",
         gain="a client is selected more often if it reports a high loss or much data",
         secure_sum="only with the losses in the clear",
     )
-    needs_objective = False
-    dp_unsupported_reason = "the clients' losses decide which clients are selected"
+    traits = SelectionTraits(
+        needs_objective=False,
+        dp_unsupported_reason="the clients' losses decide which clients are selected",
+    )
 
     candidates: int | None = parameter(None, POSITIVE_INT)
     loss_source: str = parameter("evaluated", LOSS_SOURCES)
@@ -93,23 +95,20 @@ class PowerOfChoice(Selection):
         super().__post_init__()
         given = self.sampling.priority_samples
         if given is not None:
-            allowed, reason = f"None with the selection {self.key}", "it draws without replacement"
+            allowed = f"None with the selection {self.description.key}"
+            reason = "it draws without replacement"
             raise ParameterError("priority_samples", allowed, given, reason)
 
     @property
     def hooks(self) -> Hooks:
         """The candidates of a round, which evaluate its model first."""
-        return Hooks(before_round=self)
-
-    @property
-    def needs_reports(self) -> bool:
-        """Whether losses come with the updates, so that no client evaluates a model first."""
-        return self.loss_source == "reported"
+        return Hooks(before_round=CandidateEvaluation(self))
 
     def check_population(self, population: Population) -> None:
         """Refuse a number of candidates below m or above the number of clients."""
         group = _get_candidate_pool(population)
-        num_selected, given = self._compute_num_selected(population, group), self.candidates
+        num_selected = _compute_num_selected(self.sampling, population, group)
+        given = self.candidates
         if given is not None and not num_selected <= given <= len(group):
             raise ParameterError(
                 "candidates",
@@ -119,60 +118,19 @@ class PowerOfChoice(Selection):
                 "fraction says how many are selected",
             )
 
-    def select_candidates(
-        self, t: int, population: Population, reports: ClientReports
-    ) -> Candidates:
-        """Return all candidates of round t, with those that evaluate its model first.
-
-        Before round 1 all clients evaluate it, and report their amounts of data.
-        """
-        priority, candidates, _ = self._draw_candidates(t, population, reports)
-        evaluating = () if self.needs_reports else candidates
-        if t == 0:
-            evaluating = tuple(population.sorted_clients.tolist())
-        return Candidates(tuple(sorted((*priority, *candidates))), evaluating)
-
     def plan(self, t: int, population: Population, reports: ClientReports) -> LossRankedPlan:
         """Return a plan with the candidates of the largest losses, and with priority clients."""
-        priority, candidates, num_selected = self._draw_candidates(t, population, reports)
+        priority, candidates, num_selected = draw_candidates(self, t, population, reports)
         losses = self._get_candidate_losses(candidates, reports)
         selected = _select_largest(losses, num_selected)
         return LossRankedPlan(tuple(sorted((*priority, *selected))), candidate_losses=losses)
-
-    def _draw_candidates(
-        self, t: int, population: Population, reports: ClientReports
-    ) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-        """Return the selected priority clients, the candidates in the order of sampling, and m."""
-        rng = make_generator(self.sampling.seed, "selection", t)
-        group, priority = _get_candidate_pool(population), population.priority_clients
-        if reports.available is not None:
-            group = tuple(k for k in group if k in reports.available)
-            priority = tuple(k for k in priority if k in reports.available)
-        priority = (
-            self.sampling.sample_fraction(priority, rng, at_least=1)
-            if population.non_priority_clients
-            else ()
-        )
-        num_selected = self._compute_num_selected(population, group)
-        count = max(num_selected, 2 * num_selected if self.candidates is None else self.candidates)
-        clients = np.array(group, dtype=np.int64)
-        order = _draw_order(
-            PerClient.from_mapping(reports.num_examples).get_array(clients, math.nan), rng
-        )
-        return priority, tuple(clients[order[:count]].tolist()), num_selected
-
-    def _compute_num_selected(self, population: Population, group: tuple[int, ...]) -> int:
-        """Return m, the number of clients to select from the group."""
-        return self.sampling.compute_sample_size(
-            len(group), at_least=0 if population.non_priority_clients else 1
-        )
 
     def _get_candidate_losses(
         self, candidates: tuple[int, ...], reports: ClientReports
     ) -> dict[int, float]:
         """Return the loss of each candidate that decides its rank, in the order of sampling."""
         losses, default = reports.losses, math.inf
-        if not self.needs_reports:
+        if self.loss_source == "evaluated":
             losses, default = reports.evaluated_losses, math.nan
         return {k: float(losses.get(k, default)) for k in candidates}
 
@@ -198,6 +156,62 @@ class PowerOfChoice(Selection):
             f"its loss F_k = {loss:.6g} is number {ranked.index(client) + 1} by size, "
             f"and the largest {len(selected)} are selected"
         )
+
+
+@dataclass(frozen=True)
+class CandidateEvaluation:
+    """Let the candidates of a round evaluate its model first; see ``fedquorum.rules.hooks``."""
+
+    rule: PowerOfChoice
+
+    @property
+    def needs_reports(self) -> bool:
+        """Whether losses come with the updates, so that no client evaluates a model first."""
+        return self.rule.loss_source == "reported"
+
+    def select_candidates(
+        self, t: int, population: Population, reports: ClientReports
+    ) -> Candidates:
+        """Return all candidates of round t, with those that evaluate its model first.
+
+        Before round 1 all clients evaluate it, and report their amounts of data.
+        """
+        priority, candidates, _ = draw_candidates(self.rule, t, population, reports)
+        evaluating = () if self.needs_reports else candidates
+        if t == 0:
+            evaluating = tuple(population.sorted_clients.tolist())
+        return Candidates(tuple(sorted((*priority, *candidates))), evaluating)
+
+
+def draw_candidates(
+    rule: PowerOfChoice, t: int, population: Population, reports: ClientReports
+) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Return the selected priority clients, the candidates in the order of sampling, and m."""
+    sampling = rule.sampling
+    rng = make_generator(sampling.seed, "selection", t)
+    group, priority = _get_candidate_pool(population), population.priority_clients
+    if reports.available is not None:
+        group = tuple(k for k in group if k in reports.available)
+        priority = tuple(k for k in priority if k in reports.available)
+    priority = (
+        sampling.sample_fraction(priority, rng, at_least=1)
+        if population.non_priority_clients
+        else ()
+    )
+    num_selected = _compute_num_selected(sampling, population, group)
+    count = max(num_selected, 2 * num_selected if rule.candidates is None else rule.candidates)
+    clients = np.array(group, dtype=np.int64)
+    data = PerClient.from_mapping(reports.num_examples).get_array(clients, math.nan)
+    order = _draw_order(data, rng)
+    return priority, tuple(clients[order[:count]].tolist()), num_selected
+
+
+def _compute_num_selected(
+    sampling: Sampling, population: Population, group: tuple[int, ...]
+) -> int:
+    """Return m, the number of clients to select from the group."""
+    at_least = 0 if population.non_priority_clients else 1
+    return sampling.compute_sample_size(len(group), at_least=at_least)
 
 
 def _get_candidate_pool(population: Population) -> tuple[int, ...]:

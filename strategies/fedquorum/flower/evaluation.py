@@ -11,6 +11,7 @@ from ..errors import RunError
 from ..rules.composition import RuleSet
 from ..rules.decisions import ClientEvaluation, compute_priority_objective
 from ..rules.hooks import Candidates
+from ..rules.selection.epsilon_gate import samples_objective
 from ..rules.types import ClientReports, Population, RoundPlan
 from ..sanitize import abbreviate
 from ..server.state import ServerState
@@ -108,7 +109,7 @@ def _select_objective_clients(
     population: Population, candidates: Candidates, rules: RuleSet, available: frozenset[int] | None
 ) -> tuple[int, ...]:
     """Return the priority clients over which F(w) of a round is the mean, ascending."""
-    if rules.selection.samples_objective:
+    if samples_objective(rules.selection):
         return tuple(k for k in candidates.clients if k in population.priority)
     return tuple(k for k in population.priority_clients if available is None or k in available)
 

@@ -29,6 +29,7 @@ from ..rules.parameters import (
     POSITIVE_INT,
     OneOf,
 )
+from ..rules.participation.known_rates import find_rejection_reason
 from ..rules.robustness import Robustness
 from ..rules.rule import check_parameters, parameter
 from ..rules.types import Population
@@ -326,7 +327,7 @@ class DynamicProtocol(NativeProtocol):
         def get_refusal(client: int) -> str:
             if self.max_client_id is not None and client > self.max_client_id:
                 return f"client ids are at most {self.max_client_id}, the largest in records"
-            return rules.weighting.find_rejection_reason(client)
+            return find_rejection_reason(rules.weighting, client)
 
         return get_refusal
 

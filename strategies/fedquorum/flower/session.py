@@ -283,7 +283,7 @@ class RoundLogger:
 
     def __init__(self, communication: NativeProtocol, rules: RuleSet) -> None:
         self._communication = communication
-        self._reads_loss = rules.needs_losses or rules.selection.has_gate
+        self._reads_loss = rules.needs_losses or rules.selection.traits.has_gate
         self._warned: set[str] = set()
         self._logged: set[str] = set()
 
@@ -442,7 +442,8 @@ class NodeSession:
 
     def _close_registry(self, population: Population) -> None:
         """Accept no further clients if the rules need a fixed population."""
-        if self._rules.weighting.requires_fixed_population and self.communication.is_dynamic:
+        traits = self._rules.weighting.traits
+        if traits.requires_fixed_population and self.communication.is_dynamic:
             name = _get_rule_name(self._rules.weighting)
             self.registry.close(
                 f"{name} keeps the {len(population.clients)} clients that it started with"
@@ -661,5 +662,5 @@ class NodeSession:
 
 def _get_rule_name(weighting: Weighting[Any]) -> str:
     """Return a rule's name as users know it."""
-    name, colon, _ = weighting.summary.partition(":")
+    name, colon, _ = weighting.description.summary.partition(":")
     return name if colon else type(weighting).__name__

@@ -27,6 +27,7 @@ from ..errors import StateError
 from ..rules.composition import RuleSet
 from ..rules.decisions import ClientEvaluation, RoundReport
 from ..rules.round import NO_OBJECTIVE, RoundOutcomes, decide_round
+from ..rules.selection.epsilon_gate import samples_objective, select_objective_clients
 from ..rules.state_arrays import StateArrays
 from ..rules.types import Population, RoundPlan
 from ..server.state import ServerState
@@ -211,8 +212,8 @@ class ComposedStrategy(Strategy):
     def aggregate_initial(self, replies: Iterable[Message]) -> None:
         """Store F(w_0), over the clients of round 1 if F is over the selected clients."""
         evaluations = self._read_evaluations(0, replies)
-        selection = self.rules.selection
-        sampled = selection.samples_objective and self.rules.hooks.before_round is None
+        rules = self.rules
+        sampled = samples_objective(rules.selection) and rules.hooks.before_round is None
         if sampled and self._state.round_state.reports.num_examples:
             self._objective_clients &= frozenset(self._plan_round(1).clients)
         self._store_evaluations(evaluations)
@@ -450,8 +451,7 @@ class ComposedStrategy(Strategy):
         plan, session, priority = evaluation_plan, self._session, self.population.priority
         objective_clients = priority.intersection(plan.objective_clients)
         if objective_clients:
-            selection = self.rules.selection
-            objective_clients = selection.select_objective_clients(objective_clients)
+            objective_clients = select_objective_clients(self.rules.selection, objective_clients)
         self._objective_clients = objective_clients
         train_clients = frozenset((*plan.objective_clients, *plan.recorded_clients))
         test_clients = frozenset(plan.test_clients)

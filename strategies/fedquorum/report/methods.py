@@ -1,6 +1,7 @@
 """Look up properties of strategies by the names in a run's records; the rules declare them."""
 
 from ..registry import NAMED_STRATEGIES
+from ..rules.participation import KnownRatesCorrection
 
 
 def is_baseline(name: str) -> bool:
@@ -10,15 +11,15 @@ def is_baseline(name: str) -> bool:
 
 def is_local_only(name: str) -> bool:
     """Return whether each client trains its own model, so that nothing is aggregated."""
-    return name in NAMED_STRATEGIES and NAMED_STRATEGIES[name].selection.trains_local_models
+    return name in NAMED_STRATEGIES and NAMED_STRATEGIES[name].selection.traits.trains_local_models
 
 
 def has_known_rates(name: str) -> bool:
     """Return whether a strategy receives the participation rates instead of estimating them."""
     participation = NAMED_STRATEGIES[name].participation if name in NAMED_STRATEGIES else None
-    return participation is not None and participation.uses_known_rates
+    return participation is KnownRatesCorrection
 
 
 def has_gate(name: str) -> bool:
     """Return whether a strategy admits clients by their losses."""
-    return name in NAMED_STRATEGIES and NAMED_STRATEGIES[name].selection.has_gate
+    return name in NAMED_STRATEGIES and NAMED_STRATEGIES[name].selection.traits.has_gate

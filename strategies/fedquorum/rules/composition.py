@@ -12,12 +12,13 @@ from functools import cached_property
 from typing import Any
 
 from ..errors import ParameterError
+from .description import Goal
 from .hooks import NO_HOOKS, Hooks
 from .parameters import DirectoryPath, Flag
-from .regret import Bound
-from .rule import Goal, check_parameters, injected_value, parameter
+from .regret import Bound, compute_regret_bound
+from .rule import check_parameters, injected_value, parameter
 from .schedules import ServerLRSchedule
-from .selection import Selection
+from .selection.base import Selection, admits_all
 from .server_optimizer import SGD, ServerOptimizer
 from .types import ClientReports, KnownWeights, Population, RoundPlan
 from .weighting import Weighting
@@ -111,57 +112,57 @@ class RuleSet:
     @cached_property
     def requests_losses(self) -> bool:
         """Whether clients evaluate the model that they receive."""
-        weighting = self.weighting
+        weighting = self.weighting.traits
         needed = weighting.needs_losses or weighting.reports_objective
-        return self.selection.requests_losses or needed
+        return self.selection.traits.requests_losses or needed
 
     @property
     def needs_losses(self) -> bool:
         """Whether an update is unusable without its client's loss."""
         before_round = self.hooks.before_round
-        return self.weighting.needs_losses or (
+        return self.weighting.traits.needs_losses or (
             before_round is not None and before_round.needs_reports
         )
 
     @property
     def needs_objective(self) -> bool:
         """Whether every round needs F(w_t)."""
-        return self.selection.needs_objective or self.weighting.reports_objective
+        return self.selection.traits.needs_objective or self.weighting.traits.reports_objective
 
     @property
     def trains_local_models(self) -> bool:
         """Whether every client trains a local model."""
-        return self.selection.trains_local_models
+        return self.selection.traits.trains_local_models
 
     @cached_property
     def denominator(self) -> str:
         """The denominator of the weights, in words."""
-        selection, weighting = self.selection, self.weighting
-        scope = "the clients admitted in the round"
-        if weighting.has_fixed_denominator:
-            scope = selection.population_text
-        elif selection.sampling.priority_samples is not None:
-            scope = weighting.sampled_scope or scope
-        return weighting.denominator.format(whom=scope)
+        traits, scope = self.weighting.traits, "the clients admitted in the round"
+        if traits.has_fixed_denominator:
+            scope = self.selection.description.population
+        elif self.selection.sampling.priority_samples is not None:
+            scope = self.weighting.description.sampled_scope or scope
+        return traits.denominator.format(whom=scope)
 
     @property
     def dp_unsupported_reason(self) -> str:
         """The reason why differential privacy cannot protect a client; empty if it can."""
         memory = "" if self.memory is None else self.memory.dp_unsupported_reason
-        depends_on_reports = self.weighting.needs_losses or self.weighting.weights_by_data
-        weights = self.weighting.dp_unsupported_reason or (
+        traits = self.weighting.traits
+        depends_on_reports = traits.needs_losses or traits.weights_by_data
+        weights = traits.dp_unsupported_reason or (
             _WEIGHTS_DEPEND_ON_REPORTS if depends_on_reports else ""
         )
         optimizer = "" if self.server_optimizer.is_linear else _NONLINEAR_OPTIMIZER
-        return self.selection.dp_unsupported_reason or memory or weights or optimizer
+        return self.selection.traits.dp_unsupported_reason or memory or weights or optimizer
 
     @property
     def goal(self) -> Goal:
         """The goal of the rules: priority if the selection depends on priority."""
-        selection = self.selection
+        selection = self.selection.traits
         if not selection.selects_all and not selection.trains_local_models:
             return Goal.PRIORITY
-        return self.weighting.goal
+        return self.weighting.description.goal
 
     def get_optimizer_at(self, t: int) -> ServerOptimizer[Any]:
         """Return the server optimizer with the learning rate of round t (from 0)."""
@@ -198,11 +199,11 @@ class RuleSet:
     def compute_regret_bound(self, rounds: int, clients: int) -> Bound | None:
         """Return the bound on the regret of T rounds' decisions, None without a bound."""
         fraction = self.selection.sampling.fraction
-        return self.weighting.compute_regret_bound(rounds, clients, fraction)
+        return compute_regret_bound(self.weighting, rounds, clients, fraction)
 
     def compute_known_weights(self, state: Any, plan: RoundPlan) -> KnownWeights | None:
         """Return the proportional weights of the updates if known before training, else None."""
-        if self.memory is not None or plan.trains_local_model or not self.selection.admits_all:
+        if self.memory is not None or plan.trains_local_model or not admits_all(self.selection):
             return None
         return self.weighting.compute_known_weights(state, plan)
 
@@ -214,18 +215,18 @@ _NONLINEAR_OPTIMIZER = "the influence of one update is bounded only for server_o
 def _check_local_models(
     selection: Selection, weighting: Weighting[Any], server_optimizer: ServerOptimizer[Any]
 ) -> None:
-    if selection.trains_local_models == weighting.aggregates:
+    if selection.traits.trains_local_models == weighting.traits.aggregates:
         raise ParameterError(
             "selection",
             "alone if the weighting is no_weight, and only then",
-            f"{selection.key} with {weighting.key}",
+            f"{selection.description.key} with {weighting.description.key}",
             "every client has a local model, nothing is aggregated",
         )
-    if selection.trains_local_models and not server_optimizer.is_linear:
+    if selection.traits.trains_local_models and not server_optimizer.is_linear:
         raise ParameterError(
             "server_optimizer",
             "sgd if every client has a local model",
-            server_optimizer.key,
+            server_optimizer.description.key,
             "the server steps no model",
         )
 
@@ -241,10 +242,8 @@ def _check_rate(server_optimizer: ServerOptimizer[Any], rate: ServerLRSchedule) 
 
 
 def _check_draws(selection: Selection, weighting: Weighting[Any]) -> None:
-    num_samples = selection.sampling.priority_samples
-    if num_samples is not None and (
-        weighting.has_fixed_denominator or not weighting.weights_by_data
-    ):
+    num_samples, traits = selection.sampling.priority_samples, weighting.traits
+    if num_samples is not None and (traits.has_fixed_denominator or not traits.weights_by_data):
         raise ParameterError(
             "priority_samples",
             "None with a weighting that is not by data",
@@ -257,7 +256,7 @@ def _check_memory(weighting: Weighting[Any], memory: UpdateMemoryConfig | None) 
     if memory is not None and weighting.hooks.client_start is not None:
         raise ParameterError(
             "memory",
-            f"None with {weighting.key}",
+            f"None with {weighting.description.key}",
             memory,
             "updates from different models are no updates of one",
         )

@@ -1,17 +1,36 @@
-"""Describe rules for the tables of the documentation."""
+"""Describe rules: what settings, help, reports, audits and the documentation say of each."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+__all__ = ["NO_SUM", "SUM_BY_LOSSES", "SUM_BY_PARTICIPATION", "Goal", "RuleDescription"]
+
+
+class Goal(StrEnum):
+    """The goal of a method beside averaging."""
+
+    PRIORITY = "priority"
+    PARTICIPATION = "participation"
+    FAIRNESS = "fairness"
+    AVERAGE = "average"
+    APPEAL = "appeal"
 
 
 @dataclass(frozen=True)
 class RuleDescription:
-    """The texts about a rule in the documentation's tables; ``python -m docs.tables`` writes them.
+    """All facts about a rule that no parameter changes, and that say what it is.
 
-    Each text is Markdown without a full stop, or empty. A strategy takes its texts from its
+    ``python -m docs.tables`` writes the texts from ``use`` to ``secure_sum`` into the tables of the
+    documentation. Each is Markdown without a full stop, or empty. A strategy takes them from its
     participation correction, or else from its weighting, and from its selection.
 
     Parameters
     ----------
+    key : str
+        The rule's name in settings and records.
+    summary : str
+        A description in one line. A published name comes first, with a colon after it.
     use : str
         When to use a strategy, after "use it when"; empty for one to compare others with.
     clients : str
@@ -35,8 +54,34 @@ class RuleDescription:
         The settings that this bound needs.
     secure_sum : str
         Whether sums of updates alone would be enough.
+    required_options : mapping of str to tuple of str
+        The options that a user must give unless the run supplies them, each with its allowed values
+        and the reason.
+    population : str
+        For a selection, the clients whose updates can count, available or not: a fixed denominator
+        sums over them. Empty if no update counts.
+    goal : Goal
+        The goal of a weighting.
+    is_strategy : bool
+        Whether ``strategy=<key>`` is this weighting on all clients or a sample of them.
+    is_baseline : bool
+        Whether the papers use the rule as a baseline.
+    reference_for : tuple of Goal
+        The goals for which this rule is a study's baseline.
+    sampled_scope : str
+        The clients in a weighting's sum if priority clients are sampled with replacement; empty if
+        that makes no difference.
+    default_form : str
+        The default one of several published forms; empty if there is only one.
+    authors_form : str
+        The form behind the paper's tables, if it differs; otherwise empty.
+    unreplayable : str
+        The part of a decision that the records cannot replay, and why; empty if they can replay
+        all of it.
     """
 
+    key: str = ""
+    summary: str = ""
     use: str = ""
     clients: str = ""
     weight: str = ""
@@ -48,6 +93,16 @@ class RuleDescription:
     update_bound: str = ""
     bound_needs: str = ""
     secure_sum: str = ""
+    required_options: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    population: str = "all registered clients"
+    goal: Goal = Goal.FAIRNESS
+    is_strategy: bool = True
+    is_baseline: bool = True
+    reference_for: tuple[Goal, ...] = ()
+    sampled_scope: str = ""
+    default_form: str = ""
+    authors_form: str = ""
+    unreplayable: str = ""
 
 
 SUM_BY_LOSSES = (

@@ -5,6 +5,7 @@ Shapes: T rounds, K clients. l_t(p) = -log(1 + <p, r_t>) for the response r_t of
 
 import math
 from dataclasses import dataclass
+from functools import singledispatch
 
 import numpy as np
 
@@ -38,6 +39,20 @@ class Bound:
 
     value: float
     is_proven: bool
+
+
+@singledispatch
+def compute_regret_bound(
+    weighting: object,  # noqa: ARG001
+    rounds: int,  # noqa: ARG001
+    clients: int,  # noqa: ARG001
+    fraction: float,  # noqa: ARG001
+) -> Bound | None:
+    """Return the paper's bound on the regret after T rounds with a fraction of K clients.
+
+    It is None for a weighting without one; a weighting with a bound registers it here.
+    """
+    return None
 
 
 def compute_best_fixed_weights(

@@ -20,6 +20,7 @@ from .decisions import ClientDecision, DecisionTrace, RoundReport
 from .equality import nan_equals_nan
 from .regret import kl_divergence
 from .robustness import Robustness
+from .selection.epsilon_gate import select_objective_clients
 from .state_arrays import expand_state
 from .types import (
     Admission,
@@ -231,7 +232,7 @@ def decide_round(
     # A broadcast F(w_t) is that of the model sent. Clients of Flower's own strategies evaluate it
     # only when they train, so that F(w_t) is then known from this round's updates alone.
     if objective is None:
-        clients = rules.selection.select_objective_clients(frozenset(a.client for a in usable))
+        clients = select_objective_clients(rules.selection, frozenset(a.client for a in usable))
         objective = compute_objective(population, [a for a in usable if a.client in clients])
     # Weights and selections of later rounds also need D_k and F_k of clients that are absent then:
     # the last report of each client counts.
@@ -250,7 +251,7 @@ def decide_round(
     # A fixed denominator also covers absent clients. What a gate last admitted of them counts,
     # because their losses in this round are unknown.
     fractions = state.admitted_fractions
-    if rules.weighting.has_fixed_denominator:
+    if rules.weighting.traits.has_fixed_denominator:
         counted = None
         if plan.epsilon is not None:
             counted = fractions = update_admitted_fractions(
@@ -346,7 +347,7 @@ def admit(
     fixed population are the exception, because its data are known.
     """
     admission = rules.selection.admit(plan, objective, updates)
-    fixed = rules.weighting.has_fixed_denominator
+    fixed = rules.weighting.traits.has_fixed_denominator
     if plan.epsilon is None or fixed or updates.priority.any():
         return admission
     n = len(updates.client)

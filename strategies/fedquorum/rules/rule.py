@@ -6,7 +6,7 @@ documentation all follow from this declaration::
 
     >>> @dataclass(frozen=True)
     ... class Scale(Rule):
-    ...     key = "scale"
+    ...     description = RuleDescription("scale", "Scale by a factor.")
     ...     factor: float = parameter(1.0, POSITIVE)
     >>> Scale(-1.0)
     Traceback (most recent call last):
@@ -16,7 +16,6 @@ documentation all follow from this declaration::
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
-from enum import StrEnum
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 from .description import RuleDescription
@@ -25,17 +24,7 @@ from .parameters import Range, SearchSpace
 from .schedules import ClientLRSchedule
 from .types import FloatArray, PerClient, Population
 
-__all__ = ["Goal", "RatePattern", "Rule", "RunContext", "injected_value", "parameter"]
-
-
-class Goal(StrEnum):
-    """The goal of a method beside averaging."""
-
-    PRIORITY = "priority"
-    PARTICIPATION = "participation"
-    FAIRNESS = "fairness"
-    AVERAGE = "average"
-    APPEAL = "appeal"
+__all__ = ["RatePattern", "Rule", "RunContext", "injected_value", "parameter"]
 
 
 class RatePattern(Protocol):
@@ -114,10 +103,8 @@ def injected_value(allowed: Range, **default: Any) -> Any:
 class Rule:
     """The base class of selections, weightings, participation corrections and server optimizers.
 
-    ``key`` is the rule's name in settings and records, ``summary`` its description in one line, and
-    ``description`` its texts in the tables of the documentation. ``required_options`` has the
-    options that a user must give unless the run supplies them, each with its allowed values and the
-    reason.
+    A rule declares what it is once, in ``description``. Facts on which a round depends, and which
+    parameters may change, are the ``traits`` of selections and weightings.
 
     Raises
     ------
@@ -125,10 +112,7 @@ class Rule:
         If a value is outside its range.
     """
 
-    key: ClassVar[str] = ""
-    summary: ClassVar[str] = ""
     description: ClassVar[RuleDescription] = RuleDescription()
-    required_options: ClassVar[Mapping[str, tuple[str, str]]] = {}
 
     def __post_init__(self) -> None:
         check_parameters(self)
@@ -159,6 +143,12 @@ def check_parameters(rule: Any) -> None:
             item.metadata["allowed"].check(item.name, value)
 
 
+def get_rule_name(rule: type[Rule] | Rule) -> str:
+    """Return a rule's key, or the name of its class if it has none."""
+    kind = rule if isinstance(rule, type) else type(rule)
+    return rule.description.key or kind.__name__
+
+
 def get_parameters(rule: type[Any]) -> tuple[Field[Any], ...]:
     """Return the fields of a rule's parameters, in the order of declaration."""
     return tuple(item for item in fields(rule) if item.metadata.get("parameter"))
@@ -171,7 +161,8 @@ def index_by_key(rules: Iterable[type[RuleT]]) -> dict[str, type[RuleT]]:
     """Return rules by their keys; every key is unique."""
     found: dict[str, type[RuleT]] = {}
     for rule in rules:
-        if not rule.key or rule.key in found:
-            raise ValueError(f"{rule.__name__} needs a unique key, got {rule.key!r}")
-        found[rule.key] = rule
+        key = rule.description.key
+        assert key, f"{rule.__name__} needs a key"
+        assert key not in found, f"{rule.__name__} needs a unique key, got {key!r}"
+        found[key] = rule
     return found

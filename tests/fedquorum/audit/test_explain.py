@@ -151,8 +151,10 @@ def test_a_decision_after_one_that_the_rules_refuse_is_refused(
 
 def test_the_composed_runs_cover_every_part() -> None:
     """Local models, which combine with nothing else, are the exception."""
-    selections = {key for key, rule in ALL_SELECTIONS.items() if not rule.trains_local_models}
-    weightings = {key for key, rule in ALL_WEIGHTINGS.items() if rule.aggregates}
+    selections = {
+        key for key, rule in ALL_SELECTIONS.items() if not rule.traits.trains_local_models
+    }
+    weightings = {key for key, rule in ALL_WEIGHTINGS.items() if rule().traits.aggregates}
     parts = list(map(set, zip(*PARTS.values(), strict=True)))
     assert parts == [selections, weightings, {"none", *PARTICIPATIONS}, {*SERVER_OPTIMIZERS}]
 

@@ -42,6 +42,7 @@ from fedquorum.rules.round import (
     decide_round,
 )
 from fedquorum.rules.rule import RunContext
+from fedquorum.rules.selection.epsilon_gate import samples_objective, select_objective_clients
 from fedquorum.rules.types import Objective, Population, RoundPlan
 
 from tests.cases import sample_cases
@@ -173,8 +174,8 @@ class RandomRun:
         if self.case.standard:
             return None
         rules, selection = self.case.rules, self.case.rules.selection
-        selected = selection.select_objective_clients(POPULATION.priority)
-        if rules.needs_objective and selection.samples_objective and not rules.hooks.before_round:
+        selected = select_objective_clients(selection, POPULATION.priority)
+        if rules.needs_objective and samples_objective(selection) and not rules.hooks.before_round:
             selected = selected.intersection(plan.clients)
         reported = [e for e in evaluated if e.client in selected]
         missing = selected - {e.client for e in reported if e.has_objective_loss}

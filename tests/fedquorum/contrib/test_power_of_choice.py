@@ -55,7 +55,9 @@ def test_the_candidates_with_the_largest_losses_are_selected(count: int | None) 
 def test_the_candidates_evaluate_the_model_first() -> None:
     """Before round 1 all clients do; with losses from updates no client does later."""
     before = build_rule().hooks.before_round
+    without = build_rule(loss_source="reported").hooks.before_round
     assert before is not None
+    assert without is not None
     reports = ClientReports(DATA)  # independent of earlier evaluations
     for t in range(5):
         candidates = sorted(draw_candidates(t))
@@ -64,11 +66,13 @@ def test_the_candidates_evaluate_the_model_first() -> None:
         assert sorted(candidates_of_round.evaluating_clients) == (
             [*range(N)] if t == 0 else candidates
         )
-        by_updates = build_rule(loss_source="reported").select_candidates(t, POPULATION, reports)
+        by_updates = without.select_candidates(t, POPULATION, reports)
         assert list(by_updates.clients) == candidates
         assert list(by_updates.evaluating_clients) == ([*range(N)] if t == 0 else [])
     mixed = Population.from_size(N, range(0, N, 4))
-    candidates_of_round = build_rule().select_candidates(1, mixed, reports)
+    before = build_rule().hooks.before_round
+    assert before is not None
+    candidates_of_round = before.select_candidates(1, mixed, reports)
     assert len(set(candidates_of_round.clients) & mixed.priority) == 1
     assert set(candidates_of_round.clients) - mixed.priority == set(
         candidates_of_round.evaluating_clients

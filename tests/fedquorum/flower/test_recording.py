@@ -177,7 +177,7 @@ def test_every_decision_follows_from_the_records(name: str, tmp_path: Path) -> N
     assert (found.num_rounds, found.run.status, found.run.planned) == (ROUNDS, "completed", ROUNDS)
     assert found.num_decisions == len(read_rows(tmp_path / "run"))
     table = pq.read_table(tmp_path / "run" / "population.parquet").to_pylist()
-    fixed = make_strategy(name).rules.weighting.requires_fixed_population
+    fixed = make_strategy(name).rules.weighting.traits.requires_fixed_population
     assert [row["joined_round"] for row in table] == [1] * (K - 1) + ([] if fixed else [2])
     away = [record.disconnected for record in found.run.rounds]
     assert away == [()] * ROUNDS if fixed else [(), (), (1,), (), ()]
@@ -614,7 +614,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 ) -> None:
     """Model, decisions, state and the numbers of every round have the same bits."""
     rule = make_strategy(name).rules.weighting
-    along = rule.needs_updates or rule.hooks.client_start  # the rule takes no other step
+    along = rule.traits.needs_updates or rule.hooks.client_start  # the rule takes no other step
     options: dict[str, Any] = {} if along else {"server_optimizer": Adam, "server_lr": 0.1}
     options["protocol"] = protocol
     whole = run_all_rounds(
@@ -808,7 +808,7 @@ def test_a_resumed_run_with_any_joiners_equals_an_uninterrupted_one(
         (tmp_path / "memory").mkdir()
         options |= {"memory_dir": str(tmp_path / "memory")}
     # Rules of a fixed population accept no one else; two of its clients are enough for a round.
-    fixed = make_strategy(name).rules.weighting.requires_fixed_population
+    fixed = make_strategy(name).rules.weighting.traits.requires_fixed_population
     there = draw_connected_nodes(
         rng, stay=range(1, K + 1) if fixed and ids == "fedquorum" else (2, 3)
     )

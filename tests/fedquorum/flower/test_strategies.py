@@ -275,7 +275,7 @@ def test_the_guide_says_which_strategies_need_losses() -> None:
     rows = re.findall(r"^\| (`.*) \| (for its gate|no|yes) \|", guide, re.MULTILINE)
     documented = {name: needs for names, needs in rows for name in re.findall(r"`(\w+)`", names)}
     gated = {"FedALIGN": "for its gate"}
-    needs = {name: drop_in(name).rules.weighting.needs_losses for name in DROP_INS}
+    needs = {name: drop_in(name).rules.weighting.traits.needs_losses for name in DROP_INS}
     assert documented == {name: "yes" if needs[name] else "no" for name in DROP_INS} | gated
 
 

@@ -1,6 +1,7 @@
 """Sets of rules: their descriptions, and the combinations that they refuse."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -86,9 +87,11 @@ def test_denominators_in_words(selection: Selection, weighting: Weighting[Any], 
 
 def test_a_correction_is_a_further_factor() -> None:
     """It precedes the weighting's numerator, or stands alone if that is 1."""
-    assert build_corrected_weighting(DataFraction(), "fedau").numerator == "omega_k D_k"
-    assert build_corrected_weighting(AverageAll(), "fedau").numerator == "omega_k"
-    assert build_corrected_weighting(AverageAll(), "known_statistics").numerator == "(1 / p_k)"
+    assert build_corrected_weighting(DataFraction(), "fedau").traits.numerator == "omega_k D_k"
+    assert build_corrected_weighting(AverageAll(), "fedau").traits.numerator == "omega_k"
+    assert (
+        build_corrected_weighting(AverageAll(), "known_statistics").traits.numerator == "(1 / p_k)"
+    )
 
 
 REFUSED: Mapping[str, tuple[Callable[[], object], str]] = {
@@ -145,7 +148,7 @@ REFUSED: Mapping[str, tuple[Callable[[], object], str]] = {
 } | {
     type(rule).__name__: (
         partial(build_corrected_weighting, rule, "fedau"),
-        f"participation must be none with the weighting {rule.key} .*, got 'fedau'",
+        f"participation must be none with the weighting {rule.description.key} .*, got 'fedau'",
     )
     for rule in (
         AverageParticipating(),
@@ -312,8 +315,8 @@ def test_why_there_is_no_largest_share(rules: RuleSet, reason: str) -> None:
 def test_weights_that_depend_on_reports_have_no_privacy() -> None:
     """Even with a bound, weights by losses or amounts of data protect no client."""
     for needs_losses, by_data in ((True, False), (False, True)):
-        attributes = {"needs_losses": needs_losses, "weights_by_data": by_data}
-        reporting = type("Telling", (AverageAll,), attributes)
+        traits = replace(AverageAll.traits, needs_losses=needs_losses, weights_by_data=by_data)
+        reporting = type("Telling", (AverageAll,), {"traits": traits})
         rules = RuleSet(AllClients(), reporting())
         assert (
             rules.dp_unsupported_reason

@@ -531,7 +531,7 @@ def test_weights_that_cannot_be_decided_are_none() -> None:
 
 def test_a_rule_without_its_inputs_raises() -> None:
     """Missing inner products or losses: the round is not decided."""
-    with pytest.raises(ValueError, match="needs the inner products of the updates"):
+    with pytest.raises(AssertionError, match="has the inner products of its updates"):
         make_first_decision(FedMGDAWeighting(), make_trained_outcome(0), make_trained_outcome(1))
     with pytest.raises(ValueError, match="loss of the model it received, but none was sent"):
         make_first_decision(TERMWeighting(), make_trained_outcome(0), make_trained_outcome(1))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 from fedquorum.errors import FedQuorumError, ParameterError, suggest_name, to_one_line
+from fedquorum.rules.description import RuleDescription
 from fedquorum.rules.parameters import POSITIVE, POSITIVE_INT
 from fedquorum.rules.rule import (
     Rule,
@@ -21,7 +22,7 @@ from fedquorum.rules.rule import (
 class Scale(Rule):
     """A rule with a bit of everything."""
 
-    key = "scale"
+    description = RuleDescription("scale")
 
     factor: float = parameter(1.0, POSITIVE)
     limit: int | None = parameter(None, POSITIVE_INT)
@@ -76,12 +77,12 @@ def test_a_table_has_each_key_once() -> None:
     class Another(Rule):
         """A rule with a key that is taken."""
 
-        key = "scale"
+        description = RuleDescription("scale")
 
     assert index_by_key([Scale]) == {"scale": Scale}
-    with pytest.raises(ValueError, match="Nameless needs a unique key, got ''"):
+    with pytest.raises(AssertionError, match="Nameless needs a key"):
         index_by_key([Nameless])
-    with pytest.raises(ValueError, match="Another needs a unique key, got 'scale'"):
+    with pytest.raises(AssertionError, match="Another needs a unique key, got 'scale'"):
         index_by_key([Scale, Another])
 
 

@@ -78,7 +78,7 @@ def test_a_strategy_equals_the_librarys_with_the_same_settings(name: str) -> Non
     facts = RunContext(7, 9, dict(enumerate(rates)), (0, 1, 2, 3))
     options = (
         {"requirement": 1}
-        if "requirement" in NAMED_STRATEGIES[name].weighting.required_options
+        if "requirement" in NAMED_STRATEGIES[name].weighting.description.required_options
         else {}
     )
     expected = build_rules({"name": name, **options}, {"name": "sgd"}, facts)
@@ -254,9 +254,9 @@ def test_missing_or_wrong_rates_are_refused(given: str) -> None:
 def test_every_weighting_can_be_a_part() -> None:
     """A part is chosen by its key, and has the defaults of the weighting."""
     for key, rule in ALL_WEIGHTINGS.items():
-        selection = "everyone" if rule.aggregates else "alone"
+        selection = "everyone" if rule().traits.aggregates else "alone"
         parts = [f"strategy/selection={selection}", f"strategy/weighting={key}"]
-        requires = "requirement" in rule.required_options
+        requires = "requirement" in rule.description.required_options
         parts += ["strategy.weighting.requirement=1"] if requires else []
         expected = rule.from_options({"requirement": 1} if requires else {}, RunContext())
         assert build("strategy=composed", *parts).rules.weighting == expected

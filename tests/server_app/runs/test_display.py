@@ -11,7 +11,7 @@ import pytest
 from fedquorum.records.round_record import RoundRecord
 from fedquorum.report.terminal import fit_to_console, format_time_left
 from fedquorum.rules.decisions import ClientEvaluation
-from fedquorum.rules.rule import Goal
+from fedquorum.rules.description import Goal
 from rich.console import Console
 from rich.table import Table
 

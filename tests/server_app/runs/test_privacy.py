@@ -30,7 +30,7 @@ from fedquorum.flower.round import get_streaming_weights
 from fedquorum.records.reader import load_run
 from fedquorum.report.seed_groups import group_runs
 from fedquorum.report.tables import build_privacy_table
-from fedquorum.rules.rule import Goal
+from fedquorum.rules.description import Goal
 from fedquorum.rules.types import ClientReports
 from fedquorum.server.privacy import GaussianMechanism
 from flwr.app import Message, RecordDict

@@ -5,8 +5,9 @@ import math
 import pytest
 from fedquorum.errors import SettingsError
 from fedquorum.registry import NAMED_STRATEGIES
+from fedquorum.rules.description import Goal
 from fedquorum.rules.parameters import Choices, FloatRange, RelativeRange
-from fedquorum.rules.rule import Goal, get_parameters
+from fedquorum.rules.rule import get_parameters
 from fedquorum.rules.server_optimizer import SERVER_OPTIMIZERS
 
 from conf.compose import compose_overrides

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..rule import index_by_key
-from .base import Participation
+from .base import Participation, correct_weighting
 from .empirical import EmpiricalCorrection
 from .fedau import FedAUCorrection
 from .known_rates import KnownRatesCorrection
@@ -19,4 +19,5 @@ __all__ = [
     "FedAUCorrection",
     "KnownRatesCorrection",
     "Participation",
+    "correct_weighting",
 ]

@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from ...errors import ParameterError
 from ..decisions import DecisionTrace
 from ..formatting import format_number
-from ..regret import Bound
-from ..rule import Goal, RunContext
+from ..regret import Bound, compute_regret_bound
+from ..rule import RunContext, get_rule_name
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
 from ..types import KnownWeights, RoundPlan, StateT
 from ..weighting.average import AverageAll
-from ..weighting.base import Weighting
+from ..weighting.base import Weighting, WeightingTraits
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,8 @@ class Participation(Weighting[StateT]):
     Parameters
     ----------
     base : Weighting
-        The weighting b_n / B over a fixed population; by default 1 / N. ``wrap`` derives it
-        from any weighting that has such a form.
-
-    Attributes
-    ----------
-    symbol : str
-        The symbol of omega_n in ``numerator``.
-    uses_known_rates : bool
-        Whether omega_n is given rather than estimated.
+        The weighting b_n / B over a fixed population; by default 1 / N. ``correct_weighting``
+        derives it from any weighting that has such a form.
 
     Raises
     ------
@@ -39,92 +32,46 @@ class Participation(Weighting[StateT]):
         If the base divides by the weights of the available clients.
     """
 
-    goal = Goal.PARTICIPATION
-    is_strategy = False
-    has_fixed_denominator = True
-    symbol: ClassVar[str] = "omega_k"
-    uses_known_rates: ClassVar[bool] = False
+    _symbol: ClassVar[str] = "omega_k"
+    """The symbol of omega_n in the numerator."""
 
     base: Weighting[Any] = field(default_factory=AverageAll, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.base.has_fixed_denominator:
+        if not self.base.traits.has_fixed_denominator:
             raise ParameterError(
                 "base",
                 "a weighting over a fixed population, as with_fixed_denominator() returns it",
                 self.base,
             )
 
-    @classmethod
-    def wrap(cls, base: Weighting[Any], options: Mapping[str, Any], context: RunContext) -> Self:
-        """Return the correction of a weighting.
-
-        Raises
-        ------
-        ParameterError
-            If that weighting has no form over a fixed population, with the reason.
-        """
-        try:
-            fixed = base.with_fixed_denominator()
-        except ParameterError as error:
-            raise ParameterError(
-                error.parameter, error.allowed, cls.key or cls.__name__, error.reason
-            ) from None
-        return cls.from_options({**options, "base": fixed}, context)
+    @property
+    def traits(self) -> WeightingTraits:
+        """What the base needs, with omega in the numerator."""
+        base = self.base.traits
+        symbol = self._symbol
+        return WeightingTraits(
+            numerator=symbol if base.numerator == "1" else f"{symbol} {base.numerator}",
+            denominator=base.denominator,
+            has_fixed_denominator=True,
+            needs_losses=base.needs_losses,
+            requires_fixed_population=base.requires_fixed_population,
+            tolerance=base.tolerance,
+            dp_unsupported_reason=base.dp_unsupported_reason,
+            uncorrectable_reason="participation must be corrected for once",
+        )
 
     def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
         """Refuse a selection by losses."""
         if selection.hooks.before_round is not None:
             raise ParameterError(
                 "participation",
-                f"none with the selection {selection.key}",
-                self.key,
+                f"none with the selection {selection.description.key}",
+                self.description.key,
                 "losses decide which clients are sampled, so gaps between rounds do not measure "
                 "availability",
             )
-
-    @property
-    def needs_losses(self) -> bool:
-        """Whether the base needs the clients' losses."""
-        return self.base.needs_losses
-
-    @property
-    def requires_fixed_population(self) -> bool:
-        """Whether the base needs a fixed population."""
-        return self.base.requires_fixed_population
-
-    @property
-    def numerator(self) -> str:
-        """The formula to which c_n is proportional."""
-        return self.symbol if self.base.numerator == "1" else f"{self.symbol} {self.base.numerator}"
-
-    @property
-    def denominator(self) -> str:
-        """The base's denominator, in words."""
-        return self.base.denominator
-
-    @property
-    def tolerance(self) -> float:
-        """The relative accuracy with which a replay reproduces the base's weights."""
-        return self.base.tolerance
-
-    @property
-    def dp_unsupported_reason(self) -> str:
-        """The reason why the base's weights have no bound; empty if they have one."""
-        return self.base.dp_unsupported_reason
-
-    def find_rejection_reason(self, client: int) -> str:
-        """Return why the base has no weight for a client; empty if it has one."""
-        return self.base.find_rejection_reason(client)
-
-    def compute_regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
-        """Return the base's bound, since the base decides p in the same way."""
-        return self.base.compute_regret_bound(rounds, clients, fraction)
-
-    def with_fixed_denominator(self) -> Weighting[Any]:
-        """Refuse a second correction."""
-        raise self.build_correction_error("participation must be corrected for once")
 
     def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield how omega multiplies the weight over a fixed population."""
@@ -133,7 +80,7 @@ class Participation(Weighting[StateT]):
         omega = trace.weights.omega[int(trace.updates.client[index])]
         weight = trace.weights.weight[index]
         yield (
-            f"c_n = {self.numerator} / ({trace.denominator}) = {format_number(omega)} x "
+            f"c_n = {self.traits.numerator} / ({trace.denominator}) = {format_number(omega)} x "
             f"{format_number(weight / omega)} = {format_number(weight)}"
         )
 
@@ -149,3 +96,31 @@ class Participation(Weighting[StateT]):
             {k: omega.get(k, 1.0) * proportions.by_client.get(k, 1.0) for k in both},
             proportions.by_data,
         )
+
+
+def correct_weighting(
+    correction: type[Participation[Any]],
+    weighting: Weighting[Any],
+    options: Mapping[str, Any],
+    context: RunContext,
+) -> Participation[Any]:
+    """Return a correction of a weighting, made from its options.
+
+    Raises
+    ------
+    ParameterError
+        If the weighting has no form over a fixed population, with the reason.
+    """
+    try:
+        fixed = weighting.with_fixed_denominator()
+    except ParameterError as error:
+        raise ParameterError(
+            error.parameter, error.allowed, get_rule_name(correction), error.reason
+        ) from None
+    return correction.from_options({**options, "base": fixed}, context)
+
+
+@compute_regret_bound.register(Participation)
+def _(weighting: Participation[Any], rounds: int, clients: int, fraction: float) -> Bound | None:
+    """Return the base's bound, since the base decides p in the same way."""
+    return compute_regret_bound(weighting.base, rounds, clients, fraction)

@@ -17,6 +17,7 @@ from ..types import (
     PerClient,
     RoundPlan,
 )
+from ..weighting.base import WeightingTraits
 from ..weighting.responses import find_client_indices
 from .base import Participation
 
@@ -47,22 +48,19 @@ class CountingCorrection(Participation[CountingT]):
 
     A subclass counts rounds in its state, a frozen dataclass, and has a parameter that limits
     omega.
-
-    Attributes
-    ----------
-    limit_parameter : str
-        The name of that parameter.
     """
 
-    late_reply_effect = "It did not take part in the round."
-    limit_parameter: ClassVar[str]
+    _limit_parameter: ClassVar[str]
+    """The name of that parameter."""
 
     @abstractmethod
-    def estimate(self, state: CountingT) -> FloatArray:
+    def _estimate_omega(self, state: CountingT) -> FloatArray:
         """Return omega_n of all clients from the counted rounds, shape (N,)."""
 
     @abstractmethod
-    def count(self, state: CountingT, counted: BoolArray, participated: BoolArray) -> CountingT:
+    def _count_round(
+        self, state: CountingT, counted: BoolArray, participated: BoolArray
+    ) -> CountingT:
         """Return the state after a round.
 
         ``counted`` marks the clients whose rounds include this one, ``participated`` the clients
@@ -70,24 +68,23 @@ class CountingCorrection(Participation[CountingT]):
         """
 
     @property
-    def dp_unsupported_reason(self) -> str:
-        """The reason why an update's weight has no bound, such as an infinite omega; else empty."""
-        if math.isinf(getattr(self, self.limit_parameter)):
-            return (
-                f"with {self.limit_parameter} inf an update may count for any share; give it a "
-                "number"
-            )
-        return self.base.dp_unsupported_reason
+    def traits(self) -> WeightingTraits:
+        """Those of a correction; with an infinite limit an update's weight has no bound."""
+        name, traits = self._limit_parameter, super().traits
+        if math.isfinite(getattr(self, name)):
+            return traits
+        reason = f"with {name} inf an update may count for any share; give it a number"
+        return replace(traits, dp_unsupported_reason=reason)
 
     def compute_max_share(self, num_clients: int) -> float:
         """Return the limit of omega times the base's largest weight."""
-        max_omega: float = getattr(self, self.limit_parameter)
+        max_omega: float = getattr(self, self._limit_parameter)
         return max_omega * self.base.compute_max_share(num_clients)
 
     def compute_known_weights(self, state: CountingT, plan: RoundPlan) -> KnownWeights | None:
         """Return omega_n, from earlier rounds, times the base's proportional weights."""
         clients = np.array(plan.clients, dtype=np.int64)
-        omega = self.estimate(state)[np.searchsorted(state.client, clients)]
+        omega = self._estimate_omega(state)[np.searchsorted(state.client, clients)]
         omega_by_client = dict(zip(plan.clients, omega.tolist(), strict=True))
         return self._compute_corrected_weights(omega_by_client, state.base, plan)
 
@@ -107,7 +104,7 @@ class CountingCorrection(Participation[CountingT]):
         base, weights = self.base.weigh(state.base, plan, updates, admitted_fraction)
         participated = _build_mask(state.client, updates.declined)
         participated[client_indices] = True
-        all_registered, estimate = registered.all(), self.estimate(state)
+        all_registered, estimate = registered.all(), self._estimate_omega(state)
         omega = PerClient(
             state.client if all_registered else state.client[registered],
             estimate if all_registered else estimate[registered],
@@ -117,7 +114,7 @@ class CountingCorrection(Participation[CountingT]):
             if plan.eligible is None
             else registered & np.isin(state.client, list(plan.eligible))
         )
-        next_state: Any = self.count(state, counted, participated)
+        next_state: Any = self._count_round(state, counted, participated)
         return replace(next_state, base=base), replace(
             weights, numerator=estimate[client_indices] * weights.numerator, omega=omega
         )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..decisions import DecisionTrace
-from ..description import SUM_BY_PARTICIPATION, RuleDescription
+from ..description import SUM_BY_PARTICIPATION, Goal, RuleDescription
 from ..formatting import find_population_index, format_number
 from ..parameters import OMEGA_CAP, Choices
 from ..rule import parameter
@@ -64,9 +64,9 @@ class EmpiricalCorrection(CountingCorrection[RoundCounts]):
     counted for each client, so that B need not be the same in every round.
     """
 
-    key = "empirical"
-    summary = "Updates weighted by 1 / (share of the rounds so far)."
     description = RuleDescription(
+        key="empirical",
+        summary="Updates weighted by 1 / (share of the rounds so far).",
         use="clients come and go, and their past rates tell how often",
         weight="omega_n / N, omega_n = rounds so far / rounds it took part in",
         source=(
@@ -82,8 +82,10 @@ class EmpiricalCorrection(CountingCorrection[RoundCounts]):
         update_bound="server_lr max_weight / N",
         bound_needs="with a finite `strategy.max_weight`",
         secure_sum=SUM_BY_PARTICIPATION,
+        goal=Goal.PARTICIPATION,
+        is_strategy=False,
     )
-    limit_parameter = "max_weight"
+    _limit_parameter = "max_weight"
 
     max_weight: float = parameter(math.inf, OMEGA_CAP, Choices((2.0, 5.0, 20.0, math.inf)))
 
@@ -97,12 +99,14 @@ class EmpiricalCorrection(CountingCorrection[RoundCounts]):
             base=self.base.init(population),
         )
 
-    def estimate(self, state: RoundCounts) -> FloatArray:
+    def _estimate_omega(self, state: RoundCounts) -> FloatArray:
         """Return 1 / (fraction of rounds) for clients that take part in this round, shape (N,)."""
         omega: FloatArray = (state.rounds + 1) / (state.taken + 1)
         return np.minimum(omega, self.max_weight)
 
-    def count(self, state: RoundCounts, counted: BoolArray, participated: BoolArray) -> RoundCounts:
+    def _count_round(
+        self, state: RoundCounts, counted: BoolArray, participated: BoolArray
+    ) -> RoundCounts:
         """Return the counts after one more round."""
         return replace(
             state, rounds=state.rounds + counted, taken=state.taken + (counted & participated)
@@ -112,7 +116,7 @@ class EmpiricalCorrection(CountingCorrection[RoundCounts]):
         """Yield the two counts, and how omega multiplies the base's weight."""
         state = trace.state
         i = find_population_index(state.client, trace, index)
-        omega = self.estimate(state)[i]
+        omega = self._estimate_omega(state)[i]
         yield (
             f"omega_n is {state.rounds[i] + 1} rounds / {state.taken[i] + 1} in which the client "
             f"took part, this one included (max_weight {self.max_weight:g}): {format_number(omega)}"

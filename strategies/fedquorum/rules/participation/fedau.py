@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..decisions import DecisionTrace
-from ..description import SUM_BY_PARTICIPATION, RuleDescription
+from ..description import SUM_BY_PARTICIPATION, Goal, RuleDescription
 from ..formatting import find_population_index, format_number
 from ..parameters import CUTOFF, Choices
 from ..rule import parameter
@@ -67,9 +67,9 @@ class FedAUCorrection(CountingCorrection[FedAUState]):
     Averaging", ICLR 2024, Algorithms 1 and 2. Other bases than 1 / N are ours.
     """
 
-    key = "fedau"
-    summary = "FedAU: updates weighted by 1 / (estimated participation rate)."
     description = RuleDescription(
+        key="fedau",
+        summary="FedAU: updates weighted by 1 / (estimated participation rate).",
         use="clients come and go, and nobody knows how often",
         weight="omega_n / N, omega_n the mean interval between its rounds, at most K",
         source="[Wang and Ji](https://openreview.net/forum?id=ZKEuFKfCKA), Algorithms 1 and 2",
@@ -82,9 +82,11 @@ class FedAUCorrection(CountingCorrection[FedAUState]):
         update_bound="server_lr K / N",
         bound_needs="with a finite `strategy.cutoff` K",
         secure_sum=SUM_BY_PARTICIPATION,
+        goal=Goal.PARTICIPATION,
+        is_strategy=False,
+        is_baseline=False,
     )
-    is_baseline = False
-    limit_parameter = "cutoff"
+    _limit_parameter = "cutoff"
 
     cutoff: float = parameter(math.inf, CUTOFF, Choices((10, 50, 200, math.inf)))
 
@@ -99,7 +101,7 @@ class FedAUCorrection(CountingCorrection[FedAUState]):
             base=self.base.init(population),
         )
 
-    def estimate(self, state: FedAUState) -> FloatArray:
+    def _estimate_omega(self, state: FedAUState) -> FloatArray:
         """Return the mean length of each client's intervals so far."""
         return state.omega
 
@@ -114,7 +116,9 @@ class FedAUCorrection(CountingCorrection[FedAUState]):
         )
         yield from super().explain(trace, index)
 
-    def count(self, state: FedAUState, counted: BoolArray, participated: BoolArray) -> FedAUState:
+    def _count_round(
+        self, state: FedAUState, counted: BoolArray, participated: BoolArray
+    ) -> FedAUState:
         """Return the state one round later; an interval ends if its client took part."""
         intervals, omega = state.intervals.copy(), state.omega.copy()
         rounds = state.rounds + counted

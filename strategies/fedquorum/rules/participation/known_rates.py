@@ -3,17 +3,17 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
 from ...errors import ParameterError
 from ..decisions import DecisionTrace
-from ..description import SUM_BY_PARTICIPATION, RuleDescription
+from ..description import SUM_BY_PARTICIPATION, Goal, RuleDescription
 from ..formatting import format_number
 from ..parameters import PROBABILITY, Range
-from ..rule import RatePattern, RunContext, parameter
-from ..selection.base import Selection
+from ..rule import RatePattern, RunContext, get_rule_name, parameter
+from ..selection.base import Selection, declares_probabilities
 from ..server_optimizer.base import ServerOptimizer
 from ..types import (
     AggregationWeights,
@@ -24,6 +24,7 @@ from ..types import (
     Population,
     RoundPlan,
 )
+from ..weighting.base import Weighting, WeightingTraits
 from .base import Participation
 
 
@@ -85,9 +86,9 @@ class KnownRatesCorrection(Participation[Any]):
     2024 (arXiv 2409.17446), section 7. Other bases are ours.
     """
 
-    key = "known_statistics"
-    summary = "Updates weighted by 1 / (true participation rate)."
     description = RuleDescription(
+        key="known_statistics",
+        summary="Updates weighted by 1 / (true participation rate).",
         use="clients come and go, and you know how often each one takes part",
         weight=(
             "1 / (p_n N), p_n the probability that a round counts client n, given ([what it "
@@ -98,13 +99,11 @@ class KnownRatesCorrection(Participation[Any]):
         update_bound="server_lr / (N min p_n)",
         bound_needs="with rates that do not change with time",
         secure_sum=SUM_BY_PARTICIPATION,
+        required_options={"probabilities": (RATES.describe(), "the run does not know them")},
+        goal=Goal.PARTICIPATION,
+        is_strategy=False,
     )
-    symbol = "(1 / p_k)"
-    uses_known_rates = True
-    required_options: ClassVar[Mapping[str, tuple[str, str]]] = {
-        "probabilities": (RATES.describe(), "the run does not know them")
-    }
-    late_reply_effect = "It did not take part; its rate is that of being in time."
+    _symbol = "(1 / p_k)"
 
     probabilities: Any = parameter(None, RATES)
     pattern: RatePattern | None = field(default=None, kw_only=True)
@@ -137,16 +136,11 @@ class KnownRatesCorrection(Participation[Any]):
             PROBABILITY.check(f"probabilities[{client}]", rule.rates.get(client))
         return rule
 
-    @property
-    def needs_rates(self) -> bool:
-        """Whether the rates must come from a simulation."""
-        return self.probabilities is None
-
     def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
         """Refuse a selection that does not declare the probability of selecting a client."""
         super().check_with(selection, server_optimizer)
-        if not selection.declares_probabilities:
-            raise selection.build_undeclared_error(self.key)
+        if not declares_probabilities(selection):
+            raise build_undeclared_error(selection, type(self))
 
     @cached_property
     def rates(self) -> PerClient:
@@ -156,7 +150,7 @@ class KnownRatesCorrection(Participation[Any]):
             given if isinstance(given, Mapping) else dict(enumerate(given))
         )
 
-    def compute_omega(self, t: int) -> PerClient:
+    def _compute_omega(self, t: int) -> PerClient:
         """Return 1 / p_n(t) in round t (from 0), by client id; 0 if p_n(t) is 0."""
         rates = self.rates.numbers
         if self.pattern is not None:
@@ -167,19 +161,17 @@ class KnownRatesCorrection(Participation[Any]):
         return PerClient(self.rates.clients, inverse)
 
     @property
-    def dp_unsupported_reason(self) -> str:
-        """The reason why an update's weight has no bound; empty if it has one."""
-        if self.pattern is not None:
-            return "the weights have no known bound if rates change over time"
-        return self.base.dp_unsupported_reason
-
-    def find_rejection_reason(self, client: int) -> str:
-        """Return the reason to refuse a client without a rate; empty for a client with one."""
-        return "" if client in self.rates else "as probabilities has no rate for it"
+    def traits(self) -> WeightingTraits:
+        """Those of a correction; with rates that change an update's weight has no bound."""
+        traits = super().traits
+        if self.pattern is None:
+            return traits
+        reason = "the weights have no known bound if rates change over time"
+        return replace(traits, dp_unsupported_reason=reason)
 
     def compute_max_share(self, num_clients: int) -> float:
         """Return the largest 1 / p_n times the base's largest weight."""
-        return max(self.compute_omega(0).values(), default=1.0) * self.base.compute_max_share(
+        return max(self._compute_omega(0).values(), default=1.0) * self.base.compute_max_share(
             num_clients
         )
 
@@ -189,7 +181,7 @@ class KnownRatesCorrection(Participation[Any]):
 
     def compute_known_weights(self, state: Any, plan: RoundPlan) -> KnownWeights | None:
         """Return omega_n times the base's proportional weights."""
-        omega = self.compute_omega(plan.t).get_array(np.array(plan.clients, dtype=np.int64), 1.0)
+        omega = self._compute_omega(plan.t).get_array(np.array(plan.clients, dtype=np.int64), 1.0)
         return self._compute_corrected_weights(
             dict(zip(plan.clients, omega.tolist(), strict=True)), state, plan
         )
@@ -199,7 +191,7 @@ class KnownRatesCorrection(Participation[Any]):
     ) -> tuple[Any, AggregationWeights]:
         """Return omega_n b_n / B."""
         next_state, weights = self.base.weigh(state, plan, updates, admitted_fraction)
-        omega = self.compute_omega(plan.t)
+        omega = self._compute_omega(plan.t)
         factor = omega.get_array(updates.client, 1.0)
         registered_omega = PerClient(updates.registered, omega.get_array(updates.registered, 1.0))
         return next_state, replace(
@@ -209,7 +201,7 @@ class KnownRatesCorrection(Participation[Any]):
     def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield omega, and how it multiplies the base's weight."""
         client, t = int(trace.updates.client[index]), trace.plan.t
-        omega = self.compute_omega(t).get(client, 1.0)
+        omega = self._compute_omega(t).get(client, 1.0)
         rate = "p_n" if self.pattern is None else f"p_n({t})"
         if omega == 0.0:
             yield f"{rate} = 0: the client cannot take part in this round, so omega_n = 0"
@@ -236,3 +228,28 @@ class KnownRatesCorrection(Participation[Any]):
                 f"client {client}, with p_n = {self.rates[client]:g}, never takes part, and no "
                 "weight makes up for that; a smaller cut or a larger p_n lets it take part",
             )
+
+
+def needs_rates(weighting: Weighting[Any]) -> bool:
+    """Say whether a weighting's participation rates must come from a simulation."""
+    return isinstance(weighting, KnownRatesCorrection) and weighting.probabilities is None
+
+
+def find_rejection_reason(weighting: Weighting[Any], client: int) -> str:
+    """Return the reason to refuse a client without a known rate; empty for any other client."""
+    if not isinstance(weighting, KnownRatesCorrection) or client in weighting.rates:
+        return ""
+    return "as probabilities has no rate for it"
+
+
+def build_undeclared_error(
+    selection: Selection, correction: type[Participation[Any]]
+) -> ParameterError:
+    """Return the error that refuses a selection without declared probabilities."""
+    return ParameterError(
+        "participation",
+        f"none with the selection {get_rule_name(selection)}",
+        correction.description.key,
+        "it does not declare the probability that it selects a client; its method "
+        "compute_probabilities can",
+    )

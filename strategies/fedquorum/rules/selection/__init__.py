@@ -4,7 +4,7 @@ from ..rule import index_by_key
 from .after_warmup import AfterWarmup
 from .all_clients import AllClients
 from .alone import LocalModelSelection
-from .base import Selection
+from .base import Selection, SelectionTraits
 from .epsilon_gate import EpsilonGate
 from .priority_only import PriorityOnly
 from .sampling import Sampling
@@ -23,4 +23,5 @@ __all__ = [
     "PriorityOnly",
     "Sampling",
     "Selection",
+    "SelectionTraits",
 ]

@@ -9,6 +9,7 @@ from ..description import RuleDescription
 from ..parameters import FRACTION, NON_NEGATIVE_INT, POSITIVE_INT
 from ..rule import RunContext, injected_value, parameter
 from ..types import ClientReports, PerClient, Population, RoundPlan
+from .base import SelectionTraits
 from .sampling import Sampling
 from .warmup import WarmUpSelection
 
@@ -42,17 +43,15 @@ class AfterWarmup(WarmUpSelection):
     rounds [...] a deterioration is observed for All".
     """
 
-    key = "after_warmup"
-    summary = "The priority clients in the first rounds, all clients from then on."
     description = RuleDescription(
+        key="after_warmup",
+        summary="The priority clients in the first rounds, all clients from then on.",
         clients=(
             "all clients or a sample, after a warm-up of the priority clients if "
             "`warmup_fraction` says so (FedALIGN's presets: 0.1)"
         ),
     )
-    needs_objective = False
-    requests_losses = False
-    dp_unsupported_reason = ""
+    traits = SelectionTraits(needs_objective=False, requests_losses=False, dp_unsupported_reason="")
 
     num_rounds: int = injected_value(NON_NEGATIVE_INT, default=0)
     warmup_fraction: float = parameter(0.0, FRACTION)

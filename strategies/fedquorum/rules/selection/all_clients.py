@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from ..description import RuleDescription
 from ..types import ClientReports, PerClient, Population, RoundPlan
-from .base import Selection
+from .base import Selection, SelectionTraits
 from .sampling import Sampling
 
 
@@ -20,15 +20,14 @@ class AllClients(Selection):
         Partial participation; by default all clients take part.
     """
 
-    key = "everyone"
-    summary = "All clients, with and without priority."
     description = RuleDescription(
+        key="everyone",
+        summary="All clients, with and without priority.",
         clients="all clients available in the round, or a sample of them",
     )
-    selects_all = True
-    needs_objective = False
-    requests_losses = False
-    dp_unsupported_reason = ""
+    traits = SelectionTraits(
+        selects_all=True, needs_objective=False, requests_losses=False, dp_unsupported_reason=""
+    )
 
     sampling: Sampling = field(default_factory=Sampling)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from ..description import RuleDescription
 from ..types import ClientReports, PerClient, Population, RoundPlan
-from .base import Selection
+from .base import Selection, SelectionTraits
 from .sampling import Sampling
 
 
@@ -12,16 +12,18 @@ from .sampling import Sampling
 class LocalModelSelection(Selection):
     """Select all sampled clients to continue training their local models."""
 
-    key = "alone"
-    summary = "Every client trains a local model."
     description = RuleDescription(
+        key="alone",
+        summary="Every client trains a local model.",
         clients="every client, each alone",
         secure_sum="nothing is sent",
+        population="",
     )
-    population_text = "nobody"
-    selects_all = True
-    trains_local_models = True
-    dp_unsupported_reason = "nothing is aggregated that could be made private"
+    traits = SelectionTraits(
+        selects_all=True,
+        trains_local_models=True,
+        dp_unsupported_reason="nothing is aggregated that could be made private",
+    )
 
     sampling: Sampling = field(default_factory=Sampling)
 

@@ -1,11 +1,11 @@
 """Define the interface of a selection rule."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from ...errors import ParameterError
 from ..decisions import DecisionTrace
 from ..rule import Rule
 from ..types import (
@@ -20,16 +20,12 @@ from ..types import (
 from .sampling import Sampling
 
 
-class Selection(Rule, ABC):
-    """Decide which clients are selected in a round, and which updates are admitted.
+@dataclass(frozen=True)
+class SelectionTraits:
+    """What a selection needs of a round, and what other rules can rely on.
 
-    A selection is pure: it does no I/O and keeps no state. A subclass has a field ``sampling``,
-    sets ``population_text``, and implements ``plan`` and, if it can, ``compute_probabilities``.
-
-    Attributes
+    Parameters
     ----------
-    population_text : str
-        The clients whose updates can count, available or not: a fixed denominator sums over them.
     has_gate : bool
         Whether the losses decide which clients take part.
     selects_all : bool
@@ -44,30 +40,25 @@ class Selection(Rule, ABC):
         The reason why differential privacy cannot protect a client; empty if it can.
     """
 
-    population_text: ClassVar[str] = "all registered clients"
-    has_gate: ClassVar[bool] = False
-    selects_all: ClassVar[bool] = False
-    trains_local_models: ClassVar[bool] = False
-    needs_objective: ClassVar[bool] = True
-    requests_losses: ClassVar[bool] = True
-    dp_unsupported_reason: ClassVar[str] = (
+    has_gate: bool = False
+    selects_all: bool = False
+    trains_local_models: bool = False
+    needs_objective: bool = True
+    requests_losses: bool = True
+    dp_unsupported_reason: str = (
         "the influence of one update has no known bound with this selection"
     )
+
+
+class Selection(Rule, ABC):
+    """Decide which clients are selected in a round, and which updates are admitted.
+
+    A selection is pure: it does no I/O and keeps no state. A subclass has a field ``sampling``,
+    declares its ``traits``, and implements ``plan`` and, if it can, ``compute_probabilities``.
+    """
+
+    traits: ClassVar[SelectionTraits] = SelectionTraits()
     sampling: Sampling
-
-    @property
-    def admits_all(self) -> bool:
-        """Whether every update counts in full, so that ``admit`` has no effect."""
-        return type(self).admit is Selection.admit
-
-    @property
-    def samples_objective(self) -> bool:
-        """Whether F(w_t) covers only the selected priority clients of round t."""
-        return True
-
-    def select_objective_clients(self, clients: frozenset[int]) -> frozenset[int]:
-        """Return the clients whose F_k(w_t) make up F(w_t): by default all that evaluate it."""
-        return clients
 
     def check_population(self, population: Population) -> None:
         """Refuse a population from which the selection cannot choose; by default none.
@@ -97,39 +88,6 @@ class Selection(Rule, ABC):
         """
         return None
 
-    @property
-    def declares_probabilities(self) -> bool:
-        """Whether ``compute_probabilities`` belongs to this ``plan``, not to an overridden one."""
-        for kind in type(self).__mro__:
-            if "compute_probabilities" in vars(kind):
-                return kind is not Selection
-            if "plan" in vars(kind):
-                return False
-        return False
-
-    def get_known_probabilities(self, population: Population) -> PerClient | None:
-        """Return ``compute_probabilities`` before the run; None if they are unknown."""
-        return (
-            self.compute_probabilities(population, ClientReports())
-            if self.declares_probabilities
-            else None
-        )
-
-    def build_undeclared_error(self, participation: str) -> ParameterError:
-        """Return the error that refuses a correction which needs the probabilities."""
-        return ParameterError(
-            "participation",
-            f"none with the selection {self.key or type(self).__name__}",
-            participation,
-            "it does not declare the probability that it selects a client; its method "
-            "compute_probabilities can",
-        )
-
-    @property
-    def num_warmup_rounds(self) -> int:
-        """The number of first rounds in which only priority clients are eligible."""
-        return 0
-
     def admit(self, plan: RoundPlan, objective: Objective, updates: ClientUpdates) -> Admission:
         """Return the admitted fraction of each update, given F(w_t); by default 1."""
         n = len(updates.client)
@@ -139,7 +97,7 @@ class Selection(Rule, ABC):
         self, t: int, population: Population, plan: RoundPlan, client: int
     ) -> str:
         """Return why a client was selected in round t, or why not."""
-        if self.selects_all or client in population.priority:
+        if self.traits.selects_all or client in population.priority:
             return self.sampling.explain(t, plan, client, self._describe_groups(t), population)
         return f"no; {self._describe_groups(t)}"
 
@@ -152,4 +110,26 @@ class Selection(Rule, ABC):
     def _describe_groups(self, t: int) -> str:
         """Return the eligible groups of clients in round t, in words."""
         both = "clients with and without priority are eligible"
-        return both if self.selects_all else "only priority clients are eligible"
+        return both if self.traits.selects_all else "only priority clients are eligible"
+
+
+def admits_all(selection: Selection) -> bool:
+    """Say whether every update counts in full, so that ``admit`` has no effect."""
+    return type(selection).admit is Selection.admit
+
+
+def declares_probabilities(selection: Selection) -> bool:
+    """Say whether ``compute_probabilities`` belongs to this ``plan``, not to an overridden one."""
+    for kind in type(selection).__mro__:
+        if "compute_probabilities" in vars(kind):
+            return kind is not Selection
+        if "plan" in vars(kind):
+            return False
+    return False
+
+
+def get_known_probabilities(selection: Selection, population: Population) -> PerClient | None:
+    """Return ``compute_probabilities`` before the run; None if they are unknown."""
+    if not declares_probabilities(selection):
+        return None
+    return selection.compute_probabilities(population, ClientReports())

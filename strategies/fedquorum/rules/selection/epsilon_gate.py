@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from ..types import (
     Population,
     RoundPlan,
 )
+from .base import Selection, SelectionTraits
 from .sampling import Sampling
 from .warmup import WarmUpSelection
 
@@ -94,9 +95,9 @@ class EpsilonGate(WarmUpSelection):
     accuracy as proxy, eps reduced to 0).
     """
 
-    key = "epsilon_gate"
-    summary = "All priority clients, and clients whose loss is within epsilon of theirs."
     description = RuleDescription(
+        key="epsilon_gate",
+        summary="All priority clients, and clients whose loss is within epsilon of theirs.",
         clients=(
             "priority clients, and clients whose loss is within epsilon of the priority "
             "clients' loss"
@@ -113,18 +114,20 @@ class EpsilonGate(WarmUpSelection):
             "sum, but the server admits by F_k, which it must see before it sums; with the "
             "client's side of the gate alone it is possible"
         ),
+        required_options={
+            "priority": (
+                "the ids of the priority clients, such as [0, 1]",
+                "the gate compares the others with them",
+            ),
+            "num_rounds": (POSITIVE_INT.describe(), "the schedule and the warm-up refer to it"),
+        },
+        population="the priority clients and the others last known to be aligned",
     )
-    population_text = "the priority clients and the others last known to be aligned"
-    has_gate = True
-    required_options: ClassVar[Mapping[str, tuple[str, str]]] = {
-        "priority": (
-            "the ids of the priority clients, such as [0, 1]",
-            "the gate compares the others with them",
+    traits = SelectionTraits(
+        has_gate=True,
+        dp_unsupported_reason=(
+            "the clients' losses and data decide which clients take part and how much they count"
         ),
-        "num_rounds": (POSITIVE_INT.describe(), "the schedule and the warm-up refer to it"),
-    }
-    dp_unsupported_reason = (
-        "the clients' losses and data decide which clients take part and how much they count"
     )
 
     num_rounds: int = injected_value(POSITIVE_INT)
@@ -143,19 +146,9 @@ class EpsilonGate(WarmUpSelection):
     def from_options(cls, options: Mapping[str, Any], context: RunContext) -> Self:
         """Return the gate of a run of ``context.num_rounds`` rounds."""
         if context.num_rounds is None:
-            allowed, why = cls.required_options["num_rounds"]
+            allowed, why = cls.description.required_options["num_rounds"]
             raise ParameterError("num_rounds", allowed, None, why)
         return cls(num_rounds=context.num_rounds, **options)
-
-    @property
-    def samples_objective(self) -> bool:
-        """Whether F covers only the selected priority clients."""
-        return self.objective_clients == "sampled"
-
-    def select_objective_clients(self, clients: frozenset[int]) -> frozenset[int]:
-        """Return ``objective_client``, or by default all clients that evaluate F_k(w_t)."""
-        client = self.objective_client
-        return clients if client is None else clients & {client}
 
     def check_population(self, population: Population) -> None:
         """Refuse a population in which ``objective_client`` has no priority."""
@@ -170,7 +163,7 @@ class EpsilonGate(WarmUpSelection):
         is_warmup = t < self.num_warmup_rounds
         return RoundPlan(
             sample.priority if is_warmup else sample.clients,
-            epsilon=0.0 if is_warmup else self.compute_threshold(t),
+            epsilon=0.0 if is_warmup else compute_threshold(self, t),
             criterion=self.criterion,
             replacement_sample=sample.draws,
             eligible=population.priority if is_warmup else None,
@@ -181,17 +174,6 @@ class EpsilonGate(WarmUpSelection):
     ) -> PerClient | None:
         """Return the probability that the sample has each client."""
         return self.sampling.compute_probabilities(population, reports)
-
-    def compute_threshold(self, t: int) -> float:
-        """Return eps_t; 0 if the schedule's factor is 0, even for an infinite eps_0."""
-        factor = compute_epsilon_factor(
-            self.epsilon_schedule,
-            t,
-            self.num_rounds,
-            self.epsilon_step_fraction,
-            self.epsilon_rate,
-        )
-        return self.epsilon * factor if factor > 0.0 else 0.0
 
     def admit(self, plan: RoundPlan, objective: Objective, updates: ClientUpdates) -> Admission:
         """Admit the fraction lambda_k of every update, and all of an update inside the gate.
@@ -246,6 +228,25 @@ class EpsilonGate(WarmUpSelection):
                 f"{priority:g}; {inside}"
             )
         return f"{'whole' if fraction > 0 else 'no'}; {inside}"
+
+
+def compute_threshold(gate: EpsilonGate, t: int) -> float:
+    """Return eps_t; 0 if the schedule's factor is 0, even for an infinite eps_0."""
+    factor = compute_epsilon_factor(
+        gate.epsilon_schedule, t, gate.num_rounds, gate.epsilon_step_fraction, gate.epsilon_rate
+    )
+    return gate.epsilon * factor if factor > 0.0 else 0.0
+
+
+def samples_objective(selection: Selection) -> bool:
+    """Say whether F(w_t) covers only the selected priority clients of round t."""
+    return not isinstance(selection, EpsilonGate) or selection.objective_clients == "sampled"
+
+
+def select_objective_clients(selection: Selection, clients: frozenset[int]) -> frozenset[int]:
+    """Return the clients whose F_k(w_t) make up F(w_t): all that evaluate it, or the gate's one."""
+    client = selection.objective_client if isinstance(selection, EpsilonGate) else None
+    return clients if client is None else clients & {client}
 
 
 def _check_half(symbol: str, value: float, overall: float, shift: float) -> tuple[bool, str]:

@@ -20,12 +20,12 @@ from .sampling import Sampling
 class PriorityOnly(Selection):
     """Select the sampled priority clients and admit all their updates."""
 
-    key = "priority_only"
-    summary = "The priority clients alone."
     description = RuleDescription(
+        key="priority_only",
+        summary="The priority clients alone.",
         clients="the priority clients alone",
+        population="the registered priority clients",
     )
-    population_text = "the registered priority clients"
 
     sampling: Sampling = field(default_factory=Sampling)
 

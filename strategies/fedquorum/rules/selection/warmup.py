@@ -20,7 +20,7 @@ class WarmUpSelection(Selection, ABC):
 
     @cached_property
     def num_warmup_rounds(self) -> int:
-        """The number of warm-up rounds."""
+        """The number of first rounds in which only priority clients are eligible."""
         if self.warmup_rounds is not None:
             return self.warmup_rounds
         return count_rounds(self.warmup_fraction, self.num_rounds)

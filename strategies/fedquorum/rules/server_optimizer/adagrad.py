@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ..description import RuleDescription
 from ..parameters import FRACTION_BELOW_ONE
 from ..rule import parameter
 from ..types import FloatArray
@@ -17,8 +18,10 @@ class Adagrad(AdaptiveOptimizer):
     Reddi et al. 2021, Algorithm 2, FedAdagrad; beta1 = 0 as in its experiments.
     """
 
-    key = "adagrad"
-    summary = "FedAdagrad: the first steps are about server_lr in every coordinate."
+    description = RuleDescription(
+        key="adagrad",
+        summary="FedAdagrad: the first steps are about server_lr in every coordinate.",
+    )
 
     beta1: float = parameter(0.0, FRACTION_BELOW_ONE)
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ..description import RuleDescription
 from ..types import FloatArray
 from .adaptive import WithSecondDecay
 
@@ -17,9 +18,11 @@ class Adam(WithSecondDecay):
     Reddi et al. 2021, Algorithm 2, FedAdam.
     """
 
-    key = "adam"
-    summary = (
-        "FedAdam: steps are about server_lr in every coordinate; lower it, for example to 0.01."
+    description = RuleDescription(
+        key="adam",
+        summary=(
+            "FedAdam: steps are about server_lr in every coordinate; lower it, for example to 0.01."
+        ),
     )
 
     def _compute_second_moment(self, second: FloatArray, square: FloatArray) -> FloatArray:

@@ -2,9 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, Self
+from typing import ClassVar, Generic
 
-from ..rule import Rule, RunContext
+from ..rule import Rule
 from ..types import FloatArray, StateT
 
 Parameters = Mapping[str, FloatArray]
@@ -26,13 +26,6 @@ class ServerOptimizer(Rule, ABC, Generic[StateT]):
 
     is_linear: ClassVar[bool] = False
     learning_rate: float
-
-    @classmethod
-    def with_learning_rate(
-        cls, learning_rate: float, options: Mapping[str, Any], context: RunContext
-    ) -> Self:
-        """Return the optimizer with a learning rate and its parameters."""
-        return cls.from_options({**options, "learning_rate": learning_rate}, context)
 
     @abstractmethod
     def init(self, parameters: Parameters) -> StateT:

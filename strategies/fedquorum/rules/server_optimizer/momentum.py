@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..description import RuleDescription
 from ..parameters import FRACTION_BELOW_ONE, POSITIVE, Choices
 from ..rule import injected_value, parameter
 from .base import Parameters, ServerOptimizer
@@ -34,8 +35,10 @@ class Momentum(ServerOptimizer[Parameters]):
     Visual Classification", 2019, section 4.3 (FedAvgM). As ``torch.optim.SGD`` without dampening.
     """
 
-    key = "momentum"
-    summary = "SGD with heavy-ball momentum, as FedAvgM."
+    description = RuleDescription(
+        key="momentum",
+        summary="SGD with heavy-ball momentum, as FedAvgM.",
+    )
 
     learning_rate: float = injected_value(POSITIVE, default=1.0)
     momentum: float = parameter(0.9, FRACTION_BELOW_ONE, Choices((0.5, 0.9, 0.97)))

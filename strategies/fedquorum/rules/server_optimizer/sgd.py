@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ..description import RuleDescription
 from ..parameters import POSITIVE
 from ..rule import injected_value
 from .base import Parameters, ServerOptimizer
@@ -15,8 +16,10 @@ class SGD(ServerOptimizer[None]):
     clients' models, as in FedAvg and FedALIGN.
     """
 
-    key = "sgd"
-    summary = "A plain step: x + server_lr times the combined update."
+    description = RuleDescription(
+        key="sgd",
+        summary="A plain step: x + server_lr times the combined update.",
+    )
     is_linear = True
 
     learning_rate: float = injected_value(POSITIVE, default=1.0)

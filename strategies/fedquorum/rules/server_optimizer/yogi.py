@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..description import RuleDescription
 from ..types import FloatArray
 from .adaptive import WithSecondDecay
 
@@ -21,9 +22,11 @@ class Yogi(WithSecondDecay):
     Reddi et al. 2021, Algorithm 2, FedYogi.
     """
 
-    key = "yogi"
-    summary = (
-        "FedYogi: steps are about server_lr in every coordinate; lower it, for example to 0.01."
+    description = RuleDescription(
+        key="yogi",
+        summary=(
+            "FedYogi: steps are about server_lr in every coordinate; lower it, for example to 0.01."
+        ),
     )
 
     def _compute_second_moment(self, second: FloatArray, square: FloatArray) -> FloatArray:

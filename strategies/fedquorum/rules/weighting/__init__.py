@@ -7,9 +7,9 @@ from .aaggff_d import AAggFFDWeighting
 from .aaggff_s import AAggFFSWeighting
 from .afl import AFLWeighting
 from .average import AverageAll, AverageParticipating
-from .base import Weighting
+from .base import Weighting, WeightingTraits
 from .data_fraction import DataFraction
-from .exponentiated_gradient import PriorMixing
+from .exponentiated_gradient import PRIOR_MIXING_TRAITS, PriorMixing
 from .fedgp import FedGPWeighting
 from .fedmgda import FedMGDAWeighting
 from .no_weight import ZeroWeighting
@@ -38,6 +38,7 @@ WEIGHTINGS: dict[str, type[Weighting[Any]]] = index_by_key(
 """The weightings of this package by their keys; ``fedquorum.registry`` adds those of contrib."""
 
 __all__ = [
+    "PRIOR_MIXING_TRAITS",
     "WEIGHTINGS",
     "AAggFFDWeighting",
     "AAggFFSWeighting",
@@ -54,5 +55,6 @@ __all__ = [
     "QFedAvgWeighting",
     "TERMWeighting",
     "Weighting",
+    "WeightingTraits",
     "ZeroWeighting",
 ]

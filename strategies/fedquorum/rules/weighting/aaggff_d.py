@@ -17,7 +17,7 @@ from ..formatting import (
     format_number,
 )
 from ..parameters import BASELINE_RESPONSE, CDF, Choices
-from ..regret import Bound, compute_regret_bound_d
+from ..regret import Bound, compute_regret_bound, compute_regret_bound_d
 from ..rounding import round_half_even
 from ..rule import parameter
 from ..selection.base import Selection
@@ -105,9 +105,9 @@ class AAggFFDWeighting(ResponseMixing[AAggFFDState]):
     Making", ICML 2024, Lemma 4.3, Remark 4.5 and Algorithm 3. ``running`` is ours.
     """
 
-    key = "aaggff_d"
-    summary = "AAggFF-D: fair mixing coefficients for many sampled clients, in closed form."
     description = RuleDescription(
+        key="aaggff_d",
+        summary="AAggFF-D: fair mixing coefficients for many sampled clients, in closed form.",
         use="many devices, a few in each round, should be treated fairly",
         weight="p in closed form, with doubly robust responses for clients not sampled",
         source="[Hahn, Kim and Lee](https://arxiv.org/abs/2405.20821), Algorithm 3",
@@ -118,6 +118,7 @@ class AAggFFDWeighting(ResponseMixing[AAggFFDState]):
             "towards a client that keeps lying"
         ),
         secure_sum=SUM_BY_LOSSES,
+        is_baseline=False,
     )
 
     cdf: str = parameter("weibull", CDF, Choices(CDF.choices))
@@ -184,7 +185,7 @@ class AAggFFDWeighting(ResponseMixing[AAggFFDState]):
             raise ParameterError(
                 "selection",
                 "one that draws uniformly with the weighting aaggff_d",
-                selection.key,
+                selection.description.key,
                 "its estimates divide by the probability of being selected, which is unknown if "
                 "losses decide it",
             )
@@ -197,15 +198,6 @@ class AAggFFDWeighting(ResponseMixing[AAggFFDState]):
         if state.rounds == 0:
             return float(c1 + (c2 - c1) * compute_cdf(self.cdf, np.ones(1))[0])
         return state.rbar_sum / state.rounds
-
-    def compute_regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
-        """Return 2 L sqrt(T log K), proven for C = 1 and the linearized losses."""
-        sample_fraction = max(1, round_half_even(fraction, clients)) / clients
-        c1, c2 = resolve_response_range(self.c1, self.c2, sample_fraction)
-        bound = compute_regret_bound_d(
-            rounds, clients, compute_lipschitz_d(c1, c2, sample_fraction)
-        )
-        return Bound(bound, is_proven=False)
 
     def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield the response, its estimate, p, and the restriction, with their numbers."""
@@ -230,6 +222,15 @@ class AAggFFDWeighting(ResponseMixing[AAggFFDState]):
             f"normalized over K = {size}: p_k = {format_number(next_state.mixing[i])}"
         )
         yield from explain_normalization(trace.state.client, next_state.mixing, trace, index)
+
+
+@compute_regret_bound.register
+def _(weighting: AAggFFDWeighting, rounds: int, clients: int, fraction: float) -> Bound:
+    """Return 2 L sqrt(T log K), proven for C = 1 and the linearized losses."""
+    sample_fraction = max(1, round_half_even(fraction, clients)) / clients
+    c1, c2 = resolve_response_range(weighting.c1, weighting.c2, sample_fraction)
+    bound = compute_regret_bound_d(rounds, clients, compute_lipschitz_d(c1, c2, sample_fraction))
+    return Bound(bound, is_proven=False)
 
 
 def compute_sampled_fraction(plan: RoundPlan, num_clients: int) -> float:

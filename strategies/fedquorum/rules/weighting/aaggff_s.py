@@ -16,7 +16,7 @@ from ..formatting import (
     format_number,
 )
 from ..parameters import NEWTON_VARIANT
-from ..regret import Bound, compute_regret_bound_s, is_bound_s_proven
+from ..regret import Bound, compute_regret_bound, compute_regret_bound_s, is_bound_s_proven
 from ..rule import parameter
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
@@ -30,7 +30,6 @@ from ..types import (
     Population,
     RoundPlan,
 )
-from .base import Weighting
 from .response_mixing import ResponseMixing
 from .responses import (
     compute_authors_cdf,
@@ -119,10 +118,11 @@ class AAggFFSWeighting(ResponseMixing[AAggFFSState]):
     src/server/aaggffserver.py, which made the paper's tables.
     """
 
-    key = "aaggff_s"
-    summary = "AAggFF-S: fair mixing coefficients for few clients, by an online Newton step."
     description = RuleDescription(
+        key="aaggff_s",
+        summary="AAggFF-S: fair mixing coefficients for few clients, by an online Newton step.",
         use="a few silos, all in every round, should be treated fairly",
+        clients="all clients",
         weight=(
             "mixing coefficients p by an online Newton step on bounded responses to the losses"
         ),
@@ -135,18 +135,19 @@ class AAggFFSWeighting(ResponseMixing[AAggFFSState]):
             "towards a client that keeps lying"
         ),
         secure_sum=SUM_BY_LOSSES,
+        is_baseline=False,
+        authors_form="authors' code",
     )
-    requires_full_participation = True
-    authors_form = "authors' code"
-    tolerance = 1e-6  # p comes from a solver, and other machines round differently
+    traits = replace(
+        ResponseMixing.traits,
+        requires_full_participation=True,
+        tolerance=1e-6,  # p comes from a solver, and other machines round differently
+        uncorrectable_reason=(
+            "its Newton step needs all clients in every round: there is no absence to correct for"
+        ),
+    )
 
     variant: str = parameter("paper", NEWTON_VARIANT)
-
-    def with_fixed_denominator(self) -> Weighting[Any]:
-        """Refuse a correction for participation."""
-        raise self.build_correction_error(
-            "its Newton step needs all clients in every round: there is no absence to correct for"
-        )
 
     def init(self, population: Population) -> AAggFFSState:
         """Return the state before round 0, with uniform p and empty sums."""
@@ -239,10 +240,9 @@ class AAggFFSWeighting(ResponseMixing[AAggFFSState]):
     def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
         """Refuse a selection that does not select all clients in every round."""
         reason = "its Newton step needs the losses of all clients in every round"
-        if not selection.selects_all:
-            raise ParameterError(
-                "selection", "everyone with the weighting aaggff_s", selection.key, reason
-            )
+        if not selection.traits.selects_all:
+            got = selection.description.key
+            raise ParameterError("selection", "everyone with the weighting aaggff_s", got, reason)
         if selection.sampling.fraction < 1.0:
             raise ParameterError(
                 "fraction",
@@ -250,14 +250,6 @@ class AAggFFSWeighting(ResponseMixing[AAggFFSState]):
                 selection.sampling.fraction,
                 f"{reason}; with sampling use AAggFF-D",
             )
-
-    def compute_regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
-        """Return 2 L K (1 + log(1 + T / (16 K))), for the paper's form only."""
-        if not self._is_paper_variant:
-            return None
-        lipschitz = self._compute_lipschitz(clients)
-        bound = compute_regret_bound_s(rounds, clients, lipschitz)
-        return Bound(bound, is_bound_s_proven(lipschitz))
 
     def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield the response, the Newton step, and the restriction, with their numbers."""
@@ -275,6 +267,18 @@ class AAggFFSWeighting(ResponseMixing[AAggFFSState]):
             f"p_k = {format_number(after.mixing[i])}, before it {format_number(before.mixing[i])}"
         )
         yield from explain_normalization(before.client, after.mixing, trace, index)
+
+
+@compute_regret_bound.register
+def _(weighting: AAggFFSWeighting, rounds: int, clients: int, fraction: float) -> Bound | None:  # noqa: ARG001
+    """Return 2 L K (1 + log(1 + T / (16 K))), for the paper's form only."""
+    if weighting.variant != "paper":
+        return None
+    lipschitz = compute_lipschitz_s(
+        *resolve_response_range(weighting.c1, weighting.c2, 1.0 / clients)
+    )
+    bound = compute_regret_bound_s(rounds, clients, lipschitz)
+    return Bound(bound, is_bound_s_proven(lipschitz))
 
 
 def compute_lipschitz_s(c1: float, c2: float) -> float:

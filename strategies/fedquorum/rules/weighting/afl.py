@@ -12,7 +12,7 @@ from ..parameters import POSITIVE, FloatRange
 from ..rule import parameter
 from ..simplex import project, renormalize
 from ..types import AggregationWeights, ClientUpdates, FloatArray, IntArray, Population, RoundPlan
-from .base import WEIGHTS_DEPEND_ON_LOSSES, Weighting
+from .base import WEIGHTS_DEPEND_ON_LOSSES, Weighting, WeightingTraits
 from .population_mixing import PopulationMixing
 from .responses import compute_reported_mask, find_client_indices, scatter
 
@@ -52,21 +52,23 @@ class AFLWeighting(Weighting[AFLState]):
     That the step on p comes first, and partial participation, are ours.
     """
 
-    key = "afl"
-    summary = "AFL: coefficients by gradient ascent on the losses, on the simplex."
     description = RuleDescription(
+        key="afl",
+        summary="AFL: coefficients by gradient ascent on the losses, on the simplex.",
         weight="p by gradient ascent on the losses, on the simplex",
         source="Mohri et al. 2019",
         trusts="the loss of the received model",
         gain="weight from a high loss",
         limit="its step size a round",
         secure_sum=SUM_BY_LOSSES,
+        default_form="projected step",
     )
-    requires_fixed_population = True
-    dp_unsupported_reason = WEIGHTS_DEPEND_ON_LOSSES
-    default_form = "projected step"
-    numerator = "p_k"
-    denominator = "the sum of p over {whom}"
+    traits = WeightingTraits(
+        numerator="p_k",
+        denominator="the sum of p over {whom}",
+        requires_fixed_population=True,
+        dp_unsupported_reason=WEIGHTS_DEPEND_ON_LOSSES,
+    )
 
     step_size: float = parameter(0.1, POSITIVE, FloatRange(0.001, 1.0))
 

@@ -7,8 +7,7 @@ from typing import Self
 import numpy as np
 
 from ..decisions import DecisionTrace
-from ..description import SUM_BY_PARTICIPATION, RuleDescription
-from ..rule import Goal
+from ..description import SUM_BY_PARTICIPATION, Goal, RuleDescription
 from ..types import (
     AggregationWeights,
     ClientUpdates,
@@ -18,7 +17,7 @@ from ..types import (
     Population,
     RoundPlan,
 )
-from .base import Weighting
+from .base import Weighting, WeightingTraits
 
 
 @dataclass(frozen=True)
@@ -30,22 +29,28 @@ class AverageParticipating(Weighting[None]):
     Wang and Ji 2024, section 6, "average participating".
     """
 
-    key = "average_participating"
-    summary = "The average over the clients that take part in the round."
     description = RuleDescription(
+        key="average_participating",
+        summary="The average over the clients that take part in the round.",
         weight="1 / (number available)",
         trusts="that an update is there",
         gain="1 / (number available)",
         secure_sum=SUM_BY_PARTICIPATION,
+        goal=Goal.PARTICIPATION,
+        reference_for=(Goal.PARTICIPATION,),
     )
-    goal = Goal.PARTICIPATION
-    reference_for = (Goal.PARTICIPATION,)
-    needs_losses = False
-    numerator = "1"
-    denominator = "the number of {whom}"
-    late_reply_effect = "It did not take part."
-    dp_unsupported_reason = (
-        "an update counts 1 / (participants): the update of a single participant is the whole step"
+    traits = WeightingTraits(
+        numerator="1",
+        denominator="the number of {whom}",
+        needs_losses=False,
+        dp_unsupported_reason=(
+            "an update counts 1 / (participants): the update of a single participant is the whole "
+            "step"
+        ),
+        uncorrectable_reason=(
+            "dividing by the available clients undoes a correction for absence; average_all "
+            "divides by all clients"
+        ),
     )
 
     def init(self, population: Population) -> None:
@@ -61,13 +66,6 @@ class AverageParticipating(Weighting[None]):
         """Return equal weights that sum to 1, or zeros without participants."""
         total = float(admitted_fraction.sum())
         return None, AggregationWeights(admitted_fraction, total)
-
-    def with_fixed_denominator(self) -> "AverageAll":
-        """Refuse, because over all registered clients this rule is ``AverageAll``."""
-        raise self.build_correction_error(
-            "dividing by the available clients undoes a correction for absence; average_all "
-            "divides by all clients"
-        )
 
     def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield c_n = 1 / |S_t| with its numbers."""
@@ -88,22 +86,23 @@ class AverageAll(Weighting[None]):
     Wang and Ji 2024, section 6, "average all".
     """
 
-    key = "average_all"
-    summary = "The average over all clients; an absent one counts as an update of zero."
     description = RuleDescription(
+        key="average_all",
+        summary="The average over all clients; an absent one counts as an update of zero.",
         weight="1 / N",
         trusts="that an update is there",
         limit="1 / N",
         update_bound="server_lr / N",
         secure_sum=SUM_BY_PARTICIPATION,
+        goal=Goal.PARTICIPATION,
     )
-    goal = Goal.PARTICIPATION
-    needs_losses = False
-    has_fixed_denominator = True
-    numerator = "1"
-    denominator = "the number of {whom}"
-    late_reply_effect = "It counts as an update of zero."
-    dp_unsupported_reason = ""
+    traits = WeightingTraits(
+        numerator="1",
+        denominator="the number of {whom}",
+        has_fixed_denominator=True,
+        needs_losses=False,
+        dp_unsupported_reason="",
+    )
 
     def init(self, population: Population) -> None:
         """Return the empty state."""

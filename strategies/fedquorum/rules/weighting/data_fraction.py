@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..decisions import DecisionTrace
-from ..description import RuleDescription
+from ..description import Goal, RuleDescription
 from ..formatting import format_number
-from ..rule import Goal
 from ..types import (
     AggregationWeights,
     ClientUpdates,
@@ -18,7 +17,7 @@ from ..types import (
     ReplacementSample,
     RoundPlan,
 )
-from .base import Weighting
+from .base import Weighting, WeightingTraits
 from .population_data import PopulationDataFraction
 
 
@@ -45,27 +44,28 @@ class DataFraction(Weighting[None]):
     supplement's partial participation; McMahan et al. 2017.
     """
 
-    key = "data_fraction"
-    summary = "By the clients' amounts of data."
     description = RuleDescription(
+        key="data_fraction",
+        summary="By the clients' amounts of data.",
         weight="p_k / (sum of p), by data",
         source="McMahan et al. 2017",
         trusts="`num-examples`",
         gain="weight, by the data that it claims",
         limit="`robustness.max_weight`; otherwise only the range of `num-examples`",
         secure_sum="possible: clients send D_k x_k and D_k, and the server divides the sums",
+        goal=Goal.AVERAGE,
+        is_strategy=False,  # FedAvg, FedALIGN and others use it under their names
+        sampled_scope="all priority clients, drawn or not, and the others admitted in the round",
     )
-    goal = Goal.AVERAGE
-    needs_losses = False
-    weights_by_data = True
-    reports_objective = True
-    is_strategy = False  # FedAvg, FedALIGN and others use it under their names
-    numerator = "D_k"
-    denominator = "the training data of {whom}"
-    sampled_scope = "all priority clients, drawn or not, and the others admitted in the round"
-    late_reply_effect = "It did not take part."
-    dp_unsupported_reason = (
-        "an update counts by its client's data, so one update can be nearly the whole step"
+    traits = WeightingTraits(
+        numerator="D_k",
+        denominator="the training data of {whom}",
+        needs_losses=False,
+        weights_by_data=True,
+        reports_objective=True,
+        dp_unsupported_reason=(
+            "an update counts by its client's data, so one update can be nearly the whole step"
+        ),
     )
 
     def with_fixed_denominator(self) -> PopulationDataFraction:

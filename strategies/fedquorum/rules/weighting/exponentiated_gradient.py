@@ -2,14 +2,13 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any, ClassVar
 
 import numpy as np
 
 from ..decisions import DecisionTrace
 from ..formatting import format_number
 from ..types import AggregationWeights, ClientUpdates, FloatArray, IntArray, Population, RoundPlan
-from .base import WEIGHTS_DEPEND_ON_LOSSES, Weighting
+from .base import WEIGHTS_DEPEND_ON_LOSSES, Weighting, WeightingTraits
 from .data_fraction import DataFraction
 from .responses import compute_reported_mask, find_client_indices, scatter
 
@@ -41,11 +40,20 @@ def compute_exponentiated_gradient(prior: FloatArray | None, response: FloatArra
     return mixing
 
 
+PRIOR_MIXING_TRAITS = WeightingTraits(
+    numerator="w_k exp(r_k)",
+    weights_by_data=True,
+    dp_unsupported_reason=WEIGHTS_DEPEND_ON_LOSSES,
+    uncorrectable_reason="it weights by the losses of a round, and absent clients report none",
+)
+"""The traits of a ``PriorMixing``; a subclass replaces ``numerator``."""
+
+
 class PriorMixing(Weighting[IntArray]):
     """Weight the reporting clients by c_i = w_i exp(r_i) / sum_j w_j exp(r_j), r from the losses.
 
     w_i is FedAvg's weight among the reporting clients, unless a rule overrides
-    ``compute_prior_weights``. If no client reports, all c_i are 0. The state has the clients
+    ``_compute_prior_weights``. If no client reports, all c_i are 0. The state has the clients
     ascending, shape (K,), and nothing about earlier rounds.
 
     References
@@ -53,25 +61,20 @@ class PriorMixing(Weighting[IntArray]):
     Hahn, Kim and Lee 2024, Table 1.
     """
 
-    weights_by_data: ClassVar[bool] = True
-    default_form: ClassVar[str] = "mixing form"
-    dp_unsupported_reason: ClassVar[str] = WEIGHTS_DEPEND_ON_LOSSES
+    @property
+    def traits(self) -> WeightingTraits:
+        """Weights by losses and data."""
+        return PRIOR_MIXING_TRAITS
 
     @abstractmethod
     def compute_log_weights(self, loss: FloatArray) -> FloatArray:
         """Return r for the losses of the m reporting clients, shape (m,), finite or -inf."""
 
-    def compute_prior_weights(
+    def _compute_prior_weights(
         self, plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
     ) -> FloatArray:
         """Return w_i of the admitted clients, 0 for others, shape (n,)."""
         return compute_base_weights(plan, updates, admitted_fraction)
-
-    def with_fixed_denominator(self) -> Weighting[Any]:
-        """Refuse a correction for participation."""
-        raise self.build_correction_error(
-            "it weights by the losses of a round, and absent clients report none"
-        )
 
     def init(self, population: Population) -> IntArray:
         """Return the clients ascending."""
@@ -95,7 +98,7 @@ class PriorMixing(Weighting[IntArray]):
         weight, mixing = np.zeros_like(admitted_fraction), np.zeros(len(state))
         if not counts.any():
             return state, AggregationWeights(weight, mixing=mixing)
-        base = self.compute_prior_weights(plan, updates, np.where(counts, admitted_fraction, 0.0))[
+        base = self._compute_prior_weights(plan, updates, np.where(counts, admitted_fraction, 0.0))[
             counts
         ]
         if not base.any():  # all clients may report 0 examples
@@ -105,14 +108,14 @@ class PriorMixing(Weighting[IntArray]):
         mixing[find_client_indices(state, updates)] = weight
         return state, AggregationWeights(weight, response=scatter(response, counts), mixing=mixing)
 
-    def explain_prior(self, formula: str, trace: DecisionTrace, index: int) -> Iterator[str]:
+    def _explain_prior(self, formula: str, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield c_i with its numbers; ``formula`` is the one for r_i."""
         weights = trace.weights
         if weights is None or weights.response is None:
             return
         counts = np.isfinite(trace.updates.loss)
         fractions = np.where(counts, trace.admitted_fraction, 0.0)
-        base = self.compute_prior_weights(trace.plan, trace.updates, fractions)
+        base = self._compute_prior_weights(trace.plan, trace.updates, fractions)
         response = weights.response - np.max(weights.response[counts])
         total = float((base[counts] * np.exp(response[counts])).sum())
         yield f"r_k = {formula} = {format_number(weights.response[index])}"

@@ -1,22 +1,22 @@
 """Project other updates onto the priority clients' step (FedGP)."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from ...errors import ParameterError
 from ..decisions import DecisionTrace
-from ..description import NO_SUM, RuleDescription
+from ..description import NO_SUM, Goal, RuleDescription
 from ..formatting import format_number
 from ..parameters import FRACTION, FloatRange
-from ..rule import Goal, parameter
+from ..rule import parameter
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
 from ..types import AggregationWeights, BoolArray, ClientUpdates, FloatArray, Population, RoundPlan
-from .base import Weighting
+from .base import Weighting, WeightingTraits, find_contradictions
 from .data_fraction import DataFraction
 from .responses import scatter
 
@@ -55,9 +55,9 @@ class FedGPWeighting(Weighting[None]):
     the target's single batches are left out.
     """
 
-    key = "fedgp"
-    summary = "FedGP: other updates count by their projection onto the priority clients' step."
     description = RuleDescription(
+        key="fedgp",
+        summary="FedGP: other updates count by their projection onto the priority clients' step.",
         use="priority clients matter, and every update should help as far as it points their way",
         weight=(
             "(1 - beta) p_k with priority; any other update counts only by its projection "
@@ -75,42 +75,40 @@ class FedGPWeighting(Weighting[None]):
             "clients' step, whatever they send"
         ),
         secure_sum=NO_SUM,
+        required_options={
+            "priority": (
+                "the ids of the priority clients, such as [0, 1]",
+                "the other clients' updates are projected on theirs",
+            )
+        },
+        goal=Goal.PRIORITY,
+        sampled_scope="all clients, drawn or not",
+        unreplayable=(
+            "the projections of fedgp: they need the inner products of the updates, which no "
+            "record holds (checked instead: the priority clients' weights, and that no other "
+            "update moves the model further than its bound)"
+        ),
     )
-    goal = Goal.PRIORITY
-    needs_losses = False
-    needs_updates = True
-    weights_by_data = True
-    dp_unsupported_reason = (
-        "an update counts by its client's amount of data or by the priority clients' updates, "
-        "which its weight reveals"
-    )
-    unreplayable = (
-        "the projections of fedgp: they need the inner products of the updates, which no record "
-        "holds (checked instead: the priority clients' weights, and that no other update moves "
-        "the model further than its bound)"
-    )
-    numerator = (
-        "(1 - beta) D_k with priority, "
-        "(beta / N_s) max(sum of D_j <Delta_j, Delta_k> over P, 0) / |Delta_k|^2 without"
-    )
-    denominator = "the training data of the priority clients among {whom}"
-    sampled_scope = "all clients, drawn or not"
-    late_reply_effect = "It did not take part."
-    required_options: ClassVar[Mapping[str, tuple[str, str]]] = {
-        "priority": (
-            "the ids of the priority clients, such as [0, 1]",
-            "the other clients' updates are projected on theirs",
-        )
-    }
-
-    beta: float = parameter(0.5, FRACTION, FloatRange(0.1, 0.9, log=False))
-
-    def with_fixed_denominator(self) -> Weighting[Any]:
-        """Refuse a correction for participation."""
-        raise self.build_correction_error(
+    traits = WeightingTraits(
+        numerator=(
+            "(1 - beta) D_k with priority, "
+            "(beta / N_s) max(sum of D_j <Delta_j, Delta_k> over P, 0) / |Delta_k|^2 without"
+        ),
+        denominator="the training data of the priority clients among {whom}",
+        needs_losses=False,
+        needs_updates=True,
+        weights_by_data=True,
+        dp_unsupported_reason=(
+            "an update counts by its client's amount of data or by the priority clients' updates, "
+            "which its weight reveals"
+        ),
+        uncorrectable_reason=(
             "multiplied by omega an update may move the model further than its bound, which is "
             "the point of the projection"
-        )
+        ),
+    )
+
+    beta: float = parameter(0.5, FRACTION, FloatRange(0.1, 0.9, log=False))
 
     def init(self, population: Population) -> None:
         """Return the empty state."""
@@ -118,23 +116,14 @@ class FedGPWeighting(Weighting[None]):
     def weigh(
         self, state: None, plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
     ) -> tuple[None, AggregationWeights]:
-        """Return c_k, and ``update_norm`` if a source is projected.
-
-        Raises
-        ------
-        ValueError
-            If there are sources, and the updates' inner products are not available.
-        """
+        """Return c_k, and ``update_norm`` if a source is projected."""
         target, sources = (
             _compute_target_weights(plan, updates, admitted_fraction),
             _find_sources(updates, admitted_fraction),
         )
         if not sources.any() or not target.numerator.any():
             return None, target
-        if updates.gram is None:
-            raise ValueError(
-                "FedGP needs the inner products of the updates, and they are not available"
-            )
+        assert updates.gram is not None, "a round has the inner products of its updates"
         gram, counts = updates.gram(), admitted_fraction > 0
         projection = np.where(sources, _compute_projections(target.numerator, gram), 0.0)
         return None, AggregationWeights(
@@ -145,11 +134,11 @@ class FedGPWeighting(Weighting[None]):
 
     def check_with(self, selection: Selection, server_optimizer: ServerOptimizer[Any]) -> None:
         """Refuse a gate."""
-        if selection.has_gate:
+        if selection.traits.has_gate:
             raise ParameterError(
                 "selection",
                 "one without a gate with the weighting fedgp",
-                selection.key,
+                selection.description.key,
                 "the projection decides itself what the clients without priority add",
             )
 
@@ -182,44 +171,46 @@ class FedGPWeighting(Weighting[None]):
             f"it moves the model by c_k |Delta_k| = {format_number(recorded.weight)} x "
             f"{format_number(recorded.update_norm)} <= (beta / N_s) |g_T| <= "
             "(beta / N_s) sum of p_j |Delta_j| over P = "
-            f"{format_number(self._compute_bound(trace, target, sources))}: {c}"
+            f"{format_number(_compute_bound(self.beta, trace, target, sources))}: {c}"
         )
 
-    def check_unreplayable(self, trace: DecisionTrace) -> Iterator[tuple[int | None, str]]:
-        """Yield wrong weights of priority clients, and sources that exceed their bound."""
-        plan, updates, fractions = trace.plan, trace.updates, trace.admitted_fraction
-        target, sources = (
-            _compute_target_weights(plan, updates, fractions),
-            _find_sources(updates, fractions),
-        )
-        has_projection = bool(sources.any() and target.numerator.any())
-        expected = (
-            (1.0 - self.beta if has_projection else 1.0) * target.numerator / target.denominator
-        )
-        bound = self._compute_bound(trace, target, sources) if has_projection else 0.0
-        for index, recorded in enumerate(trace.recorded_decisions):
-            weight, norm = recorded.weight, recorded.update_norm
-            if sources[index] and has_projection:
-                if norm is None or not 0.0 <= weight * norm <= bound * (1.0 + self.tolerance):
-                    text = (
-                        f"its update moves the model by weight x length = {weight:.9g} x "
-                        f"{format_number(norm)}, outside of 0 to {bound:.9g}"
-                    )
-                    yield recorded.client, text
-                continue
-            expected_weight = expected[index]
-            if trace.weight_cap is not None:
-                expected_weight = min(expected_weight, trace.weight_cap)
-            if not math.isclose(weight, expected_weight, rel_tol=self.tolerance, abs_tol=1e-12):
-                text = f"weight is {weight:.9g}, the other records give {expected_weight:.9g}"
+
+@find_contradictions.register
+def _(weighting: FedGPWeighting, trace: DecisionTrace) -> Iterator[tuple[int | None, str]]:
+    """Yield wrong weights of priority clients, and sources that exceed their bound."""
+    plan, updates, fractions = trace.plan, trace.updates, trace.admitted_fraction
+    target, sources = (
+        _compute_target_weights(plan, updates, fractions),
+        _find_sources(updates, fractions),
+    )
+    beta, tolerance = weighting.beta, weighting.traits.tolerance
+    has_projection = bool(sources.any() and target.numerator.any())
+    expected = (1.0 - beta if has_projection else 1.0) * target.numerator / target.denominator
+    bound = _compute_bound(beta, trace, target, sources) if has_projection else 0.0
+    for index, recorded in enumerate(trace.recorded_decisions):
+        weight, norm = recorded.weight, recorded.update_norm
+        if sources[index] and has_projection:
+            if norm is None or not 0.0 <= weight * norm <= bound * (1.0 + tolerance):
+                text = (
+                    f"its update moves the model by weight x length = {weight:.9g} x "
+                    f"{format_number(norm)}, outside of 0 to {bound:.9g}"
+                )
                 yield recorded.client, text
+            continue
+        expected_weight = expected[index]
+        if trace.weight_cap is not None:
+            expected_weight = min(expected_weight, trace.weight_cap)
+        if not math.isclose(weight, expected_weight, rel_tol=tolerance, abs_tol=1e-12):
+            text = f"weight is {weight:.9g}, the other records give {expected_weight:.9g}"
+            yield recorded.client, text
 
-    def _compute_bound(
-        self, trace: DecisionTrace, target: AggregationWeights, sources: BoolArray
-    ) -> float:
-        """Return (beta / N_s) sum_{k in P} p_k |Delta_k| >= (beta / N_s) |g_T|."""
-        norms = np.array([recorded.update_norm or 0.0 for recorded in trace.recorded_decisions])
-        return float(self.beta / sources.sum() * (target.weight @ norms))
+
+def _compute_bound(
+    beta: float, trace: DecisionTrace, target: AggregationWeights, sources: BoolArray
+) -> float:
+    """Return (beta / N_s) sum_{k in P} p_k |Delta_k| >= (beta / N_s) |g_T|."""
+    norms = np.array([recorded.update_norm or 0.0 for recorded in trace.recorded_decisions])
+    return float(beta / sources.sum() * (target.weight @ norms))
 
 
 def _compute_target_weights(

@@ -17,7 +17,7 @@ from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
 from ..simplex import minimize_quadratic
 from ..types import AggregationWeights, ClientUpdates, FloatArray, IntArray, Population, RoundPlan
-from .base import Weighting
+from .base import Weighting, WeightingTraits, find_contradictions
 from .exponentiated_gradient import compute_base_weights
 from .responses import find_client_indices, scatter
 
@@ -52,9 +52,9 @@ class FedMGDAWeighting(Weighting[IntArray]):
     TNSE 2022, Algorithm 1. The center of the box is w_i, with equal amounts of data 1 / n.
     """
 
-    key = "fedmgda"
-    summary = "FedMGDA+: the shortest combination of the normalized updates."
     description = RuleDescription(
+        key="fedmgda",
+        summary="FedMGDA+: the shortest combination of the normalized updates.",
         weight="the shortest combination of the normalized updates",
         source="Hu et al. 2022",
         trusts="the update, `num-examples`",
@@ -64,28 +64,27 @@ class FedMGDAWeighting(Weighting[IntArray]):
             "the amounts of data"
         ),
         secure_sum=NO_SUM,
+        default_form="min-norm in a box",
+        unreplayable=(
+            "the mixing coefficients of fedmgda: they need the inner products of the updates, "
+            "which no record holds (checked instead: simplex, box, and weight = p / |Delta|)"
+        ),
     )
-    needs_updates = True
-    weights_by_data = True
-    default_form = "min-norm in a box"
-    tolerance = 1e-6  # p comes from a solver, and other machines round differently
-    dp_unsupported_reason = (
-        "what an update counts follows from all others: one can turn the whole step"
+    traits = WeightingTraits(
+        numerator="p_k / |Delta_k|",
+        denominator="the sum of p over {whom}, which is 1",
+        needs_updates=True,
+        weights_by_data=True,
+        tolerance=1e-6,  # p comes from a solver, and other machines round differently
+        dp_unsupported_reason=(
+            "what an update counts follows from all others: one can turn the whole step"
+        ),
+        uncorrectable_reason=(
+            "multiplied by omega its combination is no longer the shortest, which is its point"
+        ),
     )
-    unreplayable = (
-        "the mixing coefficients of fedmgda: they need the inner products of the updates, which "
-        "no record holds (checked instead: simplex, box, and weight = p / |Delta|)"
-    )
-    numerator = "p_k / |Delta_k|"
-    denominator = "the sum of p over {whom}, which is 1"
 
     max_deviation: float = parameter(1.0, FRACTION, FloatRange(0.05, 1.0))
-
-    def with_fixed_denominator(self) -> Weighting[Any]:
-        """Refuse a correction for participation."""
-        raise self.build_correction_error(
-            "multiplied by omega its combination is no longer the shortest, which is its point"
-        )
 
     def init(self, population: Population) -> IntArray:
         """Return the state: the clients ascending, shape (K,)."""
@@ -104,18 +103,13 @@ class FedMGDAWeighting(Weighting[IntArray]):
         ------
         SolverError
             If the quadratic program is not solved to its accuracy.
-        ValueError
-            If the updates' inner products are not available.
         """
         weight, mixing = np.zeros_like(admitted_fraction), np.zeros(len(state))
         base = compute_base_weights(plan, updates, admitted_fraction)
         counts = base > 0
         if not counts.any():
             return state, AggregationWeights(weight, mixing=mixing)
-        if updates.gram is None:
-            raise ValueError(
-                "FedMGDA+ needs the inner products of the updates, and they are not available"
-            )
+        assert updates.gram is not None, "a round has the inner products of its updates"
         gram = updates.gram()[np.ix_(counts, counts)]
         length = np.sqrt(np.diag(gram))
         inverse = np.divide(1.0, length, out=np.zeros_like(length), where=length > 0)
@@ -136,15 +130,15 @@ class FedMGDAWeighting(Weighting[IntArray]):
             raise ParameterError(
                 "server_optimizer",
                 "sgd with the weighting fedmgda",
-                server_optimizer.key,
+                server_optimizer.description.key,
                 "another step than along the shortest combination may harm clients, which it is "
                 "there to avoid",
             )
-        if selection.has_gate:
+        if selection.traits.has_gate:
             raise ParameterError(
                 "selection",
                 "one without a gate with the weighting fedmgda",
-                selection.key,
+                selection.description.key,
                 "the step harms none of those in it, so a client without priority could stop "
                 "that of the priority clients",
             )
@@ -164,23 +158,24 @@ class FedMGDAWeighting(Weighting[IntArray]):
             f"{format_number(recorded.update_norm)}"
         )
 
-    def check_unreplayable(self, trace: DecisionTrace) -> Iterator[tuple[int | None, str]]:
-        """Yield each p outside the simplex or the box, and each weight that is not p / |Delta|."""
-        base = compute_base_weights(trace.plan, trace.updates, trace.admitted_fraction)
-        total = 0.0
-        for recorded, center in zip(trace.recorded_decisions, base.tolist(), strict=True):
-            p, norm = recorded.mixing_coefficient or 0.0, recorded.update_norm
-            total += p
-            if abs(p - center) > self.max_deviation + self.tolerance:
-                text = (
-                    f"mixing {p:.9g} is further than {self.max_deviation:g} from w = {center:.9g}"
-                )
-                yield recorded.client, text
-            expected = p / norm if norm else 0.0
-            if trace.weight_cap is not None:
-                expected = min(expected, trace.weight_cap)
-            if not math.isclose(recorded.weight, expected, rel_tol=1e-9, abs_tol=1e-12):
-                text = f"weight is {recorded.weight:.9g}, the other records give {expected:.9g}"
-                yield recorded.client, text
-        if (base > 0).any() and not math.isclose(total, 1.0, rel_tol=self.tolerance):
-            yield None, f"the mixing coefficients sum to {total:.9g}, not to 1"
+
+@find_contradictions.register
+def _(weighting: FedMGDAWeighting, trace: DecisionTrace) -> Iterator[tuple[int | None, str]]:
+    """Yield each p outside the simplex or the box, and each weight that is not p / |Delta|."""
+    base = compute_base_weights(trace.plan, trace.updates, trace.admitted_fraction)
+    tolerance, total = weighting.traits.tolerance, 0.0
+    for recorded, center in zip(trace.recorded_decisions, base.tolist(), strict=True):
+        p, norm = recorded.mixing_coefficient or 0.0, recorded.update_norm
+        total += p
+        if abs(p - center) > weighting.max_deviation + tolerance:
+            deviation = f"{weighting.max_deviation:g}"
+            text = f"mixing {p:.9g} is further than {deviation} from w = {center:.9g}"
+            yield recorded.client, text
+        expected = p / norm if norm else 0.0
+        if trace.weight_cap is not None:
+            expected = min(expected, trace.weight_cap)
+        if not math.isclose(recorded.weight, expected, rel_tol=1e-9, abs_tol=1e-12):
+            text = f"weight is {recorded.weight:.9g}, the other records give {expected:.9g}"
+            yield recorded.client, text
+    if (base > 0).any() and not math.isclose(total, 1.0, rel_tol=tolerance):
+        yield None, f"the mixing coefficients sum to {total:.9g}, not to 1"

@@ -5,7 +5,7 @@ from typing import Self
 
 import numpy as np
 
-from ..rule import Goal
+from ..description import Goal, RuleDescription
 from ..types import (
     AggregationWeights,
     ClientUpdates,
@@ -16,7 +16,7 @@ from ..types import (
     Population,
     RoundPlan,
 )
-from .base import Weighting
+from .base import Weighting, WeightingTraits
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,16 @@ class PopulationDataFraction(Weighting[PopulationDataState]):
     participate, the rule equals ``DataFraction``.
     """
 
-    goal = Goal.AVERAGE
-    needs_losses = False
-    has_fixed_denominator = True
-    weights_by_data = True
-    numerator = "D_k"
-    denominator = "the training data of {whom}"
-    late_reply_effect = "It counts as an update of zero."
-    dp_unsupported_reason = (
-        "an update counts by its client's data, so one update can be nearly the whole step"
+    description = RuleDescription(goal=Goal.AVERAGE)
+    traits = WeightingTraits(
+        numerator="D_k",
+        denominator="the training data of {whom}",
+        has_fixed_denominator=True,
+        needs_losses=False,
+        weights_by_data=True,
+        dp_unsupported_reason=(
+            "an update counts by its client's data, so one update can be nearly the whole step"
+        ),
     )
 
     def init(self, population: Population) -> PopulationDataState:

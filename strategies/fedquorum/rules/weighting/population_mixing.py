@@ -5,9 +5,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..regret import Bound
+from ..regret import Bound, compute_regret_bound
 from ..types import AggregationWeights, ClientUpdates, FloatArray, Population, RoundPlan
-from .base import WEIGHTS_DEPEND_ON_LOSSES, Weighting
+from .base import WEIGHTS_DEPEND_ON_LOSSES, Weighting, WeightingTraits
 from .responses import compute_reported_mask, find_client_indices
 
 
@@ -26,17 +26,18 @@ class PopulationMixing(Weighting[Any]):
         A rule that decides p for all clients: its ``AggregationWeights.mixing`` is p, shape (K,).
     """
 
-    requires_fixed_population = True
-    has_fixed_denominator = True
-    denominator = "the sum of p over {whom}"
-    dp_unsupported_reason = WEIGHTS_DEPEND_ON_LOSSES
-
     rule: Weighting[Any]
 
     @property
-    def numerator(self) -> str:
-        """The formula to which c_k is proportional."""
-        return self.rule.numerator
+    def traits(self) -> WeightingTraits:
+        """Those of a rule that mixes a fixed population by losses."""
+        return WeightingTraits(
+            numerator=self.rule.traits.numerator,
+            denominator="the sum of p over {whom}",
+            has_fixed_denominator=True,
+            requires_fixed_population=True,
+            dp_unsupported_reason=WEIGHTS_DEPEND_ON_LOSSES,
+        )
 
     def init(self, population: Population) -> Any:
         """Return the rule's state before the first round."""
@@ -48,8 +49,7 @@ class PopulationMixing(Weighting[Any]):
         """Return p of the reporting clients over the sum over all; raises the rule's errors."""
         next_state, weights = self.rule.weigh(state, plan, updates, admitted_fraction)
         mixing = weights.mixing
-        if mixing is None:
-            raise TypeError(f"{type(self.rule).__name__} holds no p of all clients")
+        assert mixing is not None, f"{type(self.rule).__name__} holds no p of all clients"
         registered = np.searchsorted(next_state.client, updates.registered)
         total = float((updates.effective_fractions * mixing[registered]).sum())
         counts = compute_reported_mask(plan, updates, admitted_fraction)
@@ -62,6 +62,8 @@ class PopulationMixing(Weighting[Any]):
         """Return this rule, whose denominator is already fixed."""
         return self
 
-    def compute_regret_bound(self, rounds: int, clients: int, fraction: float) -> Bound | None:
-        """Return the rule's bound, since the rule decides p in the same way."""
-        return self.rule.compute_regret_bound(rounds, clients, fraction)
+
+@compute_regret_bound.register
+def _(weighting: PopulationMixing, rounds: int, clients: int, fraction: float) -> Bound | None:
+    """Return the rule's bound, since the rule decides p in the same way."""
+    return compute_regret_bound(weighting.rule, rounds, clients, fraction)

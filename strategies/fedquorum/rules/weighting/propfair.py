@@ -1,7 +1,7 @@
 """Weight updates more as their losses approach the largest acceptable loss (PropFair)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ..formatting import format_number
 from ..parameters import POSITIVE, FloatRange
 from ..rule import parameter
 from ..types import FloatArray
-from .exponentiated_gradient import PriorMixing
+from .exponentiated_gradient import PRIOR_MIXING_TRAITS, PriorMixing
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,18 @@ class PropFairWeighting(PriorMixing):
     Algorithm 1; the mixing form Hahn, Kim and Lee 2024, Table 1.
     """
 
-    key = "propfair"
-    summary = "PropFair: weights by 1 / (M - loss)."
     description = RuleDescription(
+        key="propfair",
+        summary="PropFair: weights by 1 / (M - loss).",
         weight="w / (M - F)",
         source="Zhang et al. 2023",
         trusts="the loss of the received model",
         gain="weight from a high loss",
         limit="`strategy.epsilon`",
         secure_sum=SUM_BY_LOSSES,
+        default_form="mixing form",
     )
-    numerator = "w_k / max(M - F_k, epsilon)"
+    traits = replace(PRIOR_MIXING_TRAITS, numerator="w_k / max(M - F_k, epsilon)")
 
     bound: float = parameter(3.0, POSITIVE, FloatRange(2.0, 10.0))
     epsilon: float = parameter(0.2, POSITIVE)
@@ -72,4 +73,4 @@ class PropFairWeighting(PriorMixing):
             f"-log max(M - F_k, {self.epsilon:g}) = "
             f"-log max({self.bound:g} - {loss}, {self.epsilon:g})"
         )
-        yield from self.explain_prior(formula, trace, index)
+        yield from self._explain_prior(formula, trace, index)

@@ -11,6 +11,7 @@ from ..formatting import format_number
 from ..parameters import NON_NEGATIVE, POSITIVE, FloatRange
 from ..rule import parameter
 from ..types import AggregationWeights, ClientUpdates, FloatArray, IntArray, RoundPlan
+from .base import WeightingTraits
 from .exponentiated_gradient import PriorMixing, compute_base_weights
 
 _MIN_LOSS = 1e-10
@@ -52,26 +53,30 @@ class QFedAvgWeighting(PriorMixing):
     Lemma 3 and Algorithm 2; the mixing form Hahn, Kim and Lee 2024, Table 1.
     """
 
-    key = "qfedavg"
-    summary = "q-FedAvg: weights by the q-th power of the loss."
     description = RuleDescription(
+        key="qfedavg",
+        summary="q-FedAvg: weights by the q-th power of the loss.",
         weight="w F^q",
         source="Li et al. 2020",
         trusts="the loss of the received model",
         gain="weight from a high loss: a huge one is the whole step at once",
         secure_sum=SUM_BY_LOSSES,
+        default_form="mixing form",
+        authors_form="authors' form with h",
     )
-    numerator = "w_k F_k^q"
-    authors_form = "authors' form with h"
 
     q: float = parameter(1.0, NON_NEGATIVE, FloatRange(0.01, 10.0))
     lipschitz: float | None = parameter(None, POSITIVE)
 
     @property
-    def denominator(self) -> str:
-        """The denominator of the weights, in words."""
+    def traits(self) -> WeightingTraits:
+        """Those of a mixing by losses, with the denominator of the form."""
         terms = "the same" if self.lipschitz is None else "w_j h_j / L"
-        return f"the sum of {terms} over {{whom}}"
+        return replace(
+            super().traits,
+            numerator="w_k F_k^q",
+            denominator=f"the sum of {terms} over {{whom}}",
+        )
 
     def weigh(
         self,
@@ -85,8 +90,7 @@ class QFedAvgWeighting(PriorMixing):
         Raises
         ------
         ValueError
-            If the clients did not evaluate the model that they received, or the updates' norms,
-            which the Lipschitz form needs, are missing.
+            If the clients did not evaluate the model that they received.
         """
         state, weights = super().weigh(state, plan, updates, admitted_fraction)
         if self.lipschitz is None or weights.response is None:
@@ -118,7 +122,7 @@ class QFedAvgWeighting(PriorMixing):
         loss = trace.updates.loss[index]
         if self.lipschitz is None:
             formula = f"q log F_k = {self.q:g} x log {format_number(loss)}"
-            yield from self.explain_prior(formula, trace, index)
+            yield from self._explain_prior(formula, trace, index)
             return
         weights = trace.weights
         if weights is None or weights.update_norm is None:
@@ -136,13 +140,6 @@ class QFedAvgWeighting(PriorMixing):
 
 
 def compute_squared_norms(updates: ClientUpdates) -> FloatArray:
-    """Return |Delta_i|^2, shape (n,).
-
-    Raises
-    ------
-    ValueError
-        If the updates' inner products are not available.
-    """
-    if updates.gram is None:
-        raise ValueError("this rule needs the norms of the updates, and they are not available")
+    """Return |Delta_i|^2, shape (n,)."""
+    assert updates.gram is not None, "a round has the inner products of its updates"
     return np.diag(updates.gram()).astype(np.float64)

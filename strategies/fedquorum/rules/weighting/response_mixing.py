@@ -9,7 +9,7 @@ import numpy as np
 from ..parameters import CDF, NON_NEGATIVE, POSITIVE, Choices
 from ..rule import parameter
 from ..types import AggregationWeights, BoolArray, ClientUpdates, FloatArray, RoundPlan
-from .base import WEIGHTS_DEPEND_ON_LOSSES, Weighting
+from .base import WEIGHTS_DEPEND_ON_LOSSES, Weighting, WeightingTraits
 from .responses import check_response_range, compute_reported_mask
 
 
@@ -44,11 +44,12 @@ class ResponseMixing(Weighting[MixingStateT]):
         If a value is outside its range.
     """
 
-    is_baseline = False
-    requires_fixed_population = True
-    dp_unsupported_reason = WEIGHTS_DEPEND_ON_LOSSES
-    numerator = "p_k"
-    denominator = "the sum of p over {whom}"
+    traits = WeightingTraits(
+        numerator="p_k",
+        denominator="the sum of p over {whom}",
+        requires_fixed_population=True,
+        dp_unsupported_reason=WEIGHTS_DEPEND_ON_LOSSES,
+    )
 
     cdf: str = parameter("normal", CDF, Choices(CDF.choices))
     c1: float | None = parameter(None, NON_NEGATIVE)

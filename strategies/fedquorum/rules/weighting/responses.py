@@ -185,13 +185,13 @@ def compute_reported_mask(
     Raises
     ------
     ValueError
-        If no update has a loss, or the plan does not request losses: the configuration is wrong.
+        If no update has a loss: the clients do not send what the plan requests.
     """
+    assert plan.requests_loss, "a plan requests the losses that its weighting needs"
     has_loss = np.isfinite(updates.loss)
-    if not plan.requests_loss or (len(has_loss) > 0 and not has_loss.any()):
+    if len(has_loss) > 0 and not has_loss.any():
         raise ValueError(
-            "weights by losses need each client's loss of the model it received, but "
-            + ("none was sent" if plan.requests_loss else "the plan does not request it")
+            "weights by losses need each client's loss of the model it received, but none was sent"
         )
     counts: BoolArray = has_loss & (admitted_fraction > 0)
     return counts

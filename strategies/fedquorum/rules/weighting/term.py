@@ -1,7 +1,7 @@
 """Weight updates by the exponential of the loss (TERM)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...errors import ParameterError
@@ -13,6 +13,7 @@ from ..rule import parameter
 from ..selection.base import Selection
 from ..server_optimizer.base import ServerOptimizer
 from ..types import ClientUpdates, FloatArray, RoundPlan
+from .base import WeightingTraits
 from .exponentiated_gradient import PriorMixing
 
 
@@ -44,30 +45,32 @@ class TERMWeighting(PriorMixing):
     "FedEBA+", arXiv 2301.12407, according to third parties; its alignment ("+") is left out.
     """
 
-    key = "term"
-    summary = "TERM: weights by the exponential of the loss."
     description = RuleDescription(
+        key="term",
+        summary="TERM: weights by the exponential of the loss.",
         weight="w exp(tF) (FedEBA with `prior=uniform`)",
         source="Li et al. 2021",
         trusts="the loss of the received model",
         gain="weight from a high loss: a huge one is the whole step at once",
         secure_sum=SUM_BY_LOSSES,
+        default_form="mixing form",
     )
 
     tilt: float = parameter(1.0, REAL, FloatRange(0.01, 10.0))
     prior: str = parameter("data", PRIOR)
 
     @property
-    def numerator(self) -> str:
-        """The formula to which c_k is proportional."""
-        return "exp(lambda F_k)" if self.prior == "uniform" else "w_k exp(lambda F_k)"
+    def traits(self) -> WeightingTraits:
+        """Those of a mixing by losses, with the numerator of the prior."""
+        prior = "" if self.prior == "uniform" else "w_k "
+        return replace(super().traits, numerator=f"{prior}exp(lambda F_k)")
 
-    def compute_prior_weights(
+    def _compute_prior_weights(
         self, plan: RoundPlan, updates: ClientUpdates, admitted_fraction: FloatArray
     ) -> FloatArray:
         """Return the prior of the admitted clients and 0 for others, shape (n,)."""
         if self.prior == "data":
-            return super().compute_prior_weights(plan, updates, admitted_fraction)
+            return super()._compute_prior_weights(plan, updates, admitted_fraction)
         total = admitted_fraction.sum()
         return admitted_fraction / total if total > 0 else admitted_fraction
 
@@ -89,4 +92,4 @@ class TERMWeighting(PriorMixing):
     def explain(self, trace: DecisionTrace, index: int) -> Iterator[str]:
         """Yield the tilted weight with its numbers."""
         loss = format_number(trace.updates.loss[index])
-        yield from self.explain_prior(f"lambda F_k = {self.tilt:g} x {loss}", trace, index)
+        yield from self._explain_prior(f"lambda F_k = {self.tilt:g} x {loss}", trace, index)

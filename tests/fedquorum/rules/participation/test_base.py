@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from fedquorum.errors import ParameterError
 from fedquorum.rules.participation import PARTICIPATIONS, Participation
+from fedquorum.rules.regret import compute_regret_bound
 from fedquorum.rules.weighting import AAggFFDWeighting, AverageAll, DataFraction
 
 from tests.builders import build_corrected_weighting
@@ -25,7 +26,8 @@ def test_only_weights_over_a_fixed_population_are_corrected(
     )
     with pytest.raises(ParameterError, match=message):
         correction(**options, base=DataFraction())
-    assert correction(**options, base=DataFraction().with_fixed_denominator()).has_fixed_denominator
+    rule = correction(**options, base=DataFraction().with_fixed_denominator())
+    assert rule.traits.has_fixed_denominator
 
 
 @pytest.mark.parametrize("key", PARTICIPATIONS)
@@ -33,18 +35,12 @@ def test_a_correction_has_the_regret_bound_of_its_base(key: str) -> None:
     """The base decides p in the same way; a base without p has no bound."""
     options = OPTIONS.get(key, {})
     base = AAggFFDWeighting()
-    bound = base.compute_regret_bound(10, 2, 1.0)
+    bound = compute_regret_bound(base, 10, 2, 1.0)
     assert bound is not None
-    assert (
-        build_corrected_weighting(
-            base.with_fixed_denominator(), key, **options
-        ).compute_regret_bound(10, 2, 1.0)
-        == bound
-    )
-    assert (
-        build_corrected_weighting(AverageAll(), key, **options).compute_regret_bound(10, 2, 1.0)
-        is None
-    )
+    corrected = build_corrected_weighting(base.with_fixed_denominator(), key, **options)
+    assert compute_regret_bound(corrected, 10, 2, 1.0) == bound
+    average = build_corrected_weighting(AverageAll(), key, **options)
+    assert compute_regret_bound(average, 10, 2, 1.0) is None
 
 
 @pytest.mark.parametrize("key", PARTICIPATIONS)

@@ -88,7 +88,7 @@ def test_a_client_that_never_takes_part_is_refused() -> None:
     with pytest.raises(ParameterError, match=message):
         KnownRatesCorrection.from_options({}, context)
     given = KnownRatesCorrection.from_options({"probabilities": [0.5, 0.05]}, context)
-    assert dict(given.compute_omega(7)) == {0: 2.0, 1: 20.0}
+    assert dict(given._compute_omega(7)) == {0: 2.0, 1: 20.0}
 
 
 def test_an_empty_round_has_no_weights() -> None:
@@ -112,9 +112,9 @@ def test_known_statistics_needs_every_client() -> None:
 def test_a_simulations_rates_are_the_default() -> None:
     """Given rates override them; a list is by client id; a client without a rate has omega 1."""
     known = RunContext(rates={0: 0.5, 1: 0.25}, clients=(0, 1))
-    assert dict(KnownRatesCorrection.from_options({}, known).compute_omega(0)) == {0: 2.0, 1: 4.0}
+    assert dict(KnownRatesCorrection.from_options({}, known)._compute_omega(0)) == {0: 2.0, 1: 4.0}
     assert dict(
-        KnownRatesCorrection.from_options({"probabilities": [1.0, 0.1]}, known).compute_omega(0)
+        KnownRatesCorrection.from_options({"probabilities": [1.0, 0.1]}, known)._compute_omega(0)
     ) == {0: 1.0, 1: 10.0}
     factors = KnownRatesCorrection({1: 0.5}).compute_known_weights(None, RoundPlan((0, 1)))
     assert factors is not None
@@ -139,9 +139,12 @@ def test_rates_are_a_list_or_a_mapping(given: object, *, fits: bool) -> None:
 
 def test_rates_that_change_with_time_have_no_bound() -> None:
     """1 / p_n(t) of a later round may exceed any earlier one."""
-    assert KnownRatesCorrection([0.5]).dp_unsupported_reason == ""
+    assert KnownRatesCorrection([0.5]).traits.dp_unsupported_reason == ""
     rule = KnownRatesCorrection([0.5], pattern=Sine())
-    assert rule.dp_unsupported_reason == "the weights have no known bound if rates change over time"
+    assert (
+        rule.traits.dp_unsupported_reason
+        == "the weights have no known bound if rates change over time"
+    )
 
 
 def test_a_rate_is_explained() -> None:
@@ -156,7 +159,7 @@ def test_a_rate_is_explained() -> None:
 def test_a_client_that_cannot_participate_in_a_round_is_explained() -> None:
     """Its rate is 0 in that round, and there is no 1 / 0 to explain."""
     rule = KnownRatesCorrection([0.12, 1.0], pattern=InterleavedSine())
-    t = next(t for t in range(40) if rule.compute_omega(t)[0] == 0.0)
+    t = next(t for t in range(40) if rule._compute_omega(t)[0] == 0.0)
     assert explain_client(rule, 0, t=t) == [
         f"p_n({t}) = 0: the client cannot take part in this round, so omega_n = 0"
     ]
@@ -222,7 +225,7 @@ def test_given_rates_are_not_multiplied() -> None:
     # 2 of 3 clients of a group are selected, available with probability 0.5
     simulated = build_sampled_rates("everyone", 0.5, np.full(6, 0.5)).weighting
     assert isinstance(simulated, KnownRatesCorrection)
-    assert simulated.compute_omega(0) == pytest.approx(dict.fromkeys(range(6), 3.0))
+    assert simulated._compute_omega(0) == pytest.approx(dict.fromkeys(range(6), 3.0))
     assert simulated.compute_max_share(6) == pytest.approx(3.0 / 6)
     assert explain_client(replace(simulated, base=AverageAll()), 0)[0] == (
         "omega_n = 1 / (p_n x 0.666667, the probability that it counts while available) = 3"

@@ -8,6 +8,7 @@ from fedquorum.errors import ParameterError
 from fedquorum.rules.decisions import DecisionTrace
 from fedquorum.rules.rule import RunContext
 from fedquorum.rules.selection import EpsilonGate
+from fedquorum.rules.selection.epsilon_gate import compute_threshold, select_objective_clients
 from fedquorum.rules.types import ClientReports, ClientUpdates, Objective, Population, RoundPlan
 from fedquorum.rules.weighting import DataFraction
 from numpy.typing import ArrayLike
@@ -64,21 +65,21 @@ def test_epsilon_schedules_by_hand(schedule: str, expected: list[float]) -> None
 def test_an_infinite_threshold_falls_to_zero_with_its_schedule() -> None:
     """inf times 0 is closed, not NaN."""
     gate = EpsilonGate(num_rounds=3, epsilon=math.inf, epsilon_schedule="linear", warmup_fraction=0)
-    assert [gate.compute_threshold(t) for t in range(3)] == [math.inf, math.inf, 0.0]
+    assert [compute_threshold(gate, t) for t in range(3)] == [math.inf, math.inf, 0.0]
 
 
 def test_a_single_round_has_the_whole_threshold() -> None:
     """T = 1: u is 0, not 0 / 0."""
     for schedule in ("linear", "cosine", "exponential", "sqrt"):
         gate = EpsilonGate(num_rounds=1, epsilon=0.2, epsilon_schedule=schedule, warmup_fraction=0)
-        assert gate.compute_threshold(0) == 0.2
+        assert compute_threshold(gate, 0) == 0.2
 
 
 def test_the_second_of_two_rounds_has_the_end_of_the_schedule() -> None:
     """T = 2: u is 0 and then 1."""
     for schedule, end in (("linear", 0.0), ("cosine", 0.0), ("exponential", math.exp(-5.0))):
         gate = EpsilonGate(num_rounds=2, epsilon=0.2, epsilon_schedule=schedule, warmup_fraction=0)
-        assert [gate.compute_threshold(t) for t in (0, 1)] == pytest.approx(
+        assert [compute_threshold(gate, t) for t in (0, 1)] == pytest.approx(
             [0.2, 0.2 * end], abs=1e-17
         )
 
@@ -94,9 +95,9 @@ def test_one_priority_client_can_define_the_objective() -> None:
     """F is the loss of this client alone, which must have priority."""
     gate = EpsilonGate(num_rounds=5, objective_client=2)
     gate.check_population(POPULATION)
-    assert gate.select_objective_clients(frozenset({0, 2})) == {2}
-    assert gate.select_objective_clients(frozenset({0})) == frozenset()
-    assert EpsilonGate(num_rounds=5).select_objective_clients(frozenset({0, 2})) == {0, 2}
+    assert select_objective_clients(gate, frozenset({0, 2})) == {2}
+    assert select_objective_clients(gate, frozenset({0})) == frozenset()
+    assert select_objective_clients(EpsilonGate(num_rounds=5), frozenset({0, 2})) == {0, 2}
     message = "objective_client must be the id of a priority client, or none, got 1"
     with pytest.raises(ParameterError, match=message):
         EpsilonGate(num_rounds=5, objective_client=1).check_population(POPULATION)

@@ -19,6 +19,7 @@ from fedquorum.rules.selection import (
     Sampling,
     Selection,
 )
+from fedquorum.rules.selection.base import get_known_probabilities
 from fedquorum.rules.types import ClientReports, Objective, PerClient, Population, RoundPlan
 from fedquorum.rules.weighting import ZeroWeighting
 
@@ -138,12 +139,12 @@ def test_the_table_has_all_selections() -> None:
         PriorityOnly,
         LocalModelSelection,
     ]
-    assert all(SELECTIONS[rule.key] is rule for rule in SELECTIONS.values())
+    assert all(SELECTIONS[rule.description.key] is rule for rule in SELECTIONS.values())
 
 
 def get_probabilities(selection: Selection) -> dict[int, float] | None:
     """Return the probability of selecting each client, None if it is unknown."""
-    probabilities = selection.get_known_probabilities(POPULATION)
+    probabilities = get_known_probabilities(selection, POPULATION)
     return None if probabilities is None else dict(probabilities)
 
 

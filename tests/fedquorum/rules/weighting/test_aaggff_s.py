@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from fedquorum.errors import ParameterError
 from fedquorum.rules.composition import RuleSet
+from fedquorum.rules.regret import compute_regret_bound
 from fedquorum.rules.selection import AllClients, Sampling
 from fedquorum.rules.types import FloatArray, Population, RoundPlan
 from fedquorum.rules.weighting import AAggFFDWeighting, AAggFFSWeighting
@@ -74,16 +75,16 @@ def test_the_authors_normal_prefers_the_smaller_loss() -> None:
 
 def test_the_cases_with_a_proven_regret_bound() -> None:
     """The default range up to K = 3, and responses in [0, 1]; the authors' code has no bound."""
-    bounds = {size: AAggFFSWeighting().compute_regret_bound(50, size, 1.0) for size in (3, 4)}
+    bounds = {size: compute_regret_bound(AAggFFSWeighting(), 50, size, 1.0) for size in (3, 4)}
     assert {size: bound is not None and bound.is_proven for size, bound in bounds.items()} == {
         3: True,
         4: False,
     }
-    wide = AAggFFSWeighting(c2=1.0).compute_regret_bound(50, 100, 1.0)
+    wide = compute_regret_bound(AAggFFSWeighting(c2=1.0), 50, 100, 1.0)
     assert wide is not None
     assert wide.is_proven
-    assert AAggFFSWeighting(variant="authors_code").compute_regret_bound(50, 3, 1.0) is None
-    sampled = AAggFFDWeighting().compute_regret_bound(50, 10, 0.5)
+    assert compute_regret_bound(AAggFFSWeighting(variant="authors_code"), 50, 3, 1.0) is None
+    sampled = compute_regret_bound(AAggFFDWeighting(), 50, 10, 0.5)
     assert sampled is not None
     assert not sampled.is_proven
 

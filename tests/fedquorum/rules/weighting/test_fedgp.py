@@ -153,7 +153,7 @@ def test_it_refuses_unsupported_combinations() -> None:
         build_corrected_weighting(FedGPWeighting(), "fedau")
     with pytest.raises(ParameterError, match=r"selection must be one without a gate .* fedgp"):
         RuleSet(GATE, FedGPWeighting())
-    with pytest.raises(ValueError, match="FedGP needs the inner products of the updates"):
+    with pytest.raises(AssertionError, match="has the inner products of its updates"):
         weigh(FedGPWeighting(), make_client_updates([1.0, 1.0], priority=[1.0, 0.0]))
     assert (
         RuleSet(AllClients(), FedGPWeighting()).compute_known_weights(None, RoundPlan((0, 1)))

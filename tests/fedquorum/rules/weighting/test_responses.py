@@ -208,7 +208,7 @@ def test_missing_losses_are_a_configuration_error() -> None:
         compute_reported_mask(
             RoundPlan((0, 1)), make_client_updates([math.nan, math.nan]), np.ones(2)
         )
-    with pytest.raises(ValueError, match="but the plan does not request it"):
+    with pytest.raises(AssertionError, match="requests the losses that its weighting needs"):
         compute_reported_mask(
             RoundPlan((0, 1), requests_loss=False), make_client_updates([1.0, 2.0]), np.ones(2)
         )
