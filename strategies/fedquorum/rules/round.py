@@ -421,6 +421,8 @@ def _build_decisions(
     """
     selected = [outcome.client for outcome in outcomes.outcomes]
     draws = {} if plan.replacement_sample is None else plan.replacement_sample.counts
+    fractions = admission.fraction.tolist()
+    unbounded, capped = weights.weight.tolist(), bounded.tolist()
     responses = _list_numbers(weights.response, len(bounded))
     norms = _list_numbers(weights.update_norm, len(bounded))
     mixing: list[float | None] = [None] * len(selected)
@@ -440,12 +442,12 @@ def _build_decisions(
             reply_seconds=outcome.seconds,
         )
         if outcome.is_usable:
-            before, after = float(weights.weight[index]), float(bounded[index])
+            before, after = unbounded[index], capped[index]
             cap_note = f"weight {before:.6g} capped at {after:g}" if after < before else None
             remarks = filter(None, (outcome.note, weights.reason.get(client), cap_note))
             decision = replace(
                 decision,
-                status="trained" if admission.fraction[index] > 0 else "rejected",
+                status="trained" if fractions[index] > 0 else "rejected",
                 reason=admission.reason[index] or "; ".join(remarks) or None,
                 num_examples=outcome.num_examples,
                 loss=outcome.loss,
