@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -88,12 +88,22 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the files with slow tests first, so that no worker is left alone with one at the end."""
+    """Put the longest files first, so that no worker is left alone with one at the end.
+
+    First the integration tests with slow ones among them, of which many wait for processes, then
+    other files with slow tests, then those with the most tests.
+    """
     if config.getoption("fast"):
         items[:], left_out = _select_fast(items)
         config.hook.pytest_deselected(items=left_out)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    counts = Counter(item.path for item in items)
+
+    def get_rank(item: pytest.Item) -> tuple[bool, bool, int]:
+        path = item.path
+        return path not in slow, INTEGRATION not in path.parents, -counts[path]
+
+    items.sort(key=get_rank)  # which leaves the tests of a file in their order
 
 
 def _select_fast(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
