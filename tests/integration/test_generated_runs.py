@@ -176,7 +176,7 @@ def build_overrides(strategy: Mapping[str, Any]) -> Iterable[str]:
 SMALL = (
     *("experiment=custom", f"rounds={ROUNDS}", f"data.num_clients={CLIENTS}", "data=synth"),
     *("data.num_priority=2", "model=logistic_regression", "data.sizes=equal", "client.lr=0.05"),
-    *("data.samples_per_client=16", "client.local_epochs=1", "engine.checkpoint_every=1"),
+    *("data.samples_per_client=16", "client.local_epochs=1"),
     *("engine.startup_timeout=0.01", "engine.startup_clients=4"),
 )
 
@@ -228,9 +228,10 @@ def spoil(monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
 def play(
     case: Case, directory: Path, num_nodes: int, *, resume: bool = False, after: int = 0
 ) -> Path:
-    """Run a case from the round after ``after``."""
+    """Run a case from the round after ``after``, with checkpoints where the case is interrupted."""
     composed = compose_overrides((*SMALL, f"seed={case.number}", *case.words))
-    engine = replace(composed.settings.engine, num_supernodes=num_nodes)
+    settings = composed.settings.engine
+    engine = replace(settings, num_supernodes=num_nodes, checkpoint_every=case.last_round)
     resumed = str(directory) if resume else None
     composed = replace(composed, settings=replace(composed.settings, engine=engine, resume=resumed))
     late = {client % num_nodes + 1 for client in LATE}
