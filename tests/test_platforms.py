@@ -96,20 +96,32 @@ def run_as_on_windows(program: str, *arguments: str) -> str:
     )
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder for a run."""
+    return tmp_path_factory.mktemp("windows")
+
+
+@pytest.fixture(scope="module")
+def output(folder: Path) -> str:
+    """Run both programs in one process, which takes as long to start as each of them."""
+    return run_as_on_windows(IMPORT_ALL + RUN, str(folder))
+
+
 @pytest.mark.slow
-def test_all_modules_import_as_on_windows() -> None:
+def test_all_modules_import_as_on_windows(output: str) -> None:
     """Library, app, settings and plugins."""
-    printed = set(run_as_on_windows(IMPORT_ALL).splitlines())
+    printed = set(output.splitlines())
     assert {"fedquorum.records.safe_files", "client_app.node.policy", "fedquorum.io"} <= printed
     assert "hydra_plugins.fedquorum_launcher" in printed
 
 
 @pytest.mark.slow
-def test_a_run_resumes_and_is_audited_as_on_windows(tmp_path: Path) -> None:
+def test_a_run_resumes_and_is_audited_as_on_windows(output: str, folder: Path) -> None:
     """Replies and memory are in mapped files; the report reads the records, too."""
-    assert format_summary_line(0) in run_as_on_windows(RUN, str(tmp_path))
-    assert (tmp_path / "run" / ".lock").exists()  # Windows opens no directories
-    assert list((tmp_path / "report").glob("*.html"))
+    assert format_summary_line(0) in output
+    assert (folder / "run" / ".lock").exists()  # Windows opens no directories
+    assert list((folder / "report").glob("*.html"))
 
 
 def test_missing_names_fail_to_import() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.builders_runs import run_here
+
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 CONFINED = Path(__file__).with_name("confined.py")
@@ -128,12 +130,13 @@ def test_a_cnn_trains_inside_of_a_unit(systemd_analyze: str, tmp_path: Path) -> 
         *("data.partition=iid", "data.priority=all", "model=cnn", "client.local_epochs=1"),
         *("strategy=fedavg", "rounds=1", "client.device=cpu", "client.batching=sequential"),
     ]
-    train = [str(Path(sys.executable).with_name("fedquorum")), *words]
     confined = [sys.executable, str(CONFINED), str(DEPLOY / "supernode@.service")]
-    for name, before in (("inside", confined), ("outside", [])):
-        command = [*before, *train, f"hydra.run.dir={tmp_path / name}"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+    train = [str(Path(sys.executable).with_name("fedquorum")), *words]
+    command = [*confined, *train, f"hydra.run.dir={tmp_path / 'inside'}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run_here(tmp_path / "outside", *words)
+    for name in ("inside", "outside"):
         assert json.loads((tmp_path / name / "manifest.json").read_text())["status"] == "completed"
     models = [
         (tmp_path / name / "model.safetensors").read_bytes() for name in ("inside", "outside")
