@@ -60,7 +60,8 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
         for name, client in [*zip(names, range(CLIENTS), strict=True), ("uninvited", 0)]:
             data = made.folder / f"data of {name}.npz"
             np.savez(data, **make_client_data(client))
-            made.start_node(name, client, data=data, preload=name != "node-0")
+            preload = name not in ("node-0", "uninvited")  # that is only for nodes with messages
+            made.start_node(name, client, data=data, preload=preload)
         yield made
 
 
@@ -146,7 +147,7 @@ def status_of(run: Path) -> str | None:
 
 def test_without_a_registered_key_no_node_gets_in(deployment: Deployment) -> None:
     """A SuperNode with a key that nobody registered, or with none, is turned away."""
-    refused = [deployment.start_node("unregistered", 1)]
+    refused = [deployment.start_node("unregistered", 1, preload=False)]
     command = [str(BIN / "flower-supernode"), "--superlink", f"127.0.0.1:{deployment.port}"]
     command += ["--root-certificates", str(deployment.folder / "tls" / "ca.pem")]
     command += ["--node-config", "client-id=1", "--port", str(find_free_port())]
@@ -164,7 +165,8 @@ def test_without_a_registered_key_no_node_gets_in(deployment: Deployment) -> Non
 def test_a_node_does_not_trust_another_certificate(deployment: Deployment) -> None:
     """A node with the certificate of another authority does not talk to this SuperLink."""
     make_certificates(deployment.folder / "elsewhere")
-    node = deployment.start_node("mistaken", 1, ca=deployment.folder / "elsewhere" / "ca.pem")
+    ca = deployment.folder / "elsewhere" / "ca.pem"
+    node = deployment.start_node("mistaken", 1, ca=ca, preload=False)
     assert node.wait(60) != 0
     assert "SSL/TLS handshake error" in deployment.log("mistaken").read_text()
 
