@@ -7,8 +7,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from client_app.data.base import IGNORE_INDEX
 from client_app.losses import (
-    IGNORE_INDEX,
     BinaryCrossEntropy,
     CrossEntropy,
     SequenceCrossEntropy,

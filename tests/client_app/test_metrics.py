@@ -14,12 +14,8 @@ from fedquorum.rules.metrics import METRICS
 from numpy.typing import NDArray
 
 from client_app import metrics
-from client_app.losses import (
-    IGNORE_INDEX,
-    BinaryCrossEntropy,
-    CrossEntropy,
-    SequenceCrossEntropy,
-)
+from client_app.data.base import IGNORE_INDEX
+from client_app.losses import BinaryCrossEntropy, CrossEntropy, SequenceCrossEntropy
 from client_app.metrics import check_metric_for_target, compute_metric
 from conf import SettingsError
 

@@ -15,9 +15,9 @@ from fedquorum.rules.parameters import AUGMENTATION
 from numpy.typing import NDArray
 from torch import nn
 
+from client_app.data.base import IGNORE_INDEX
 from client_app.evaluation.passes import evaluate_clients
 from client_app.losses import (
-    IGNORE_INDEX,
     BinaryCrossEntropy,
     CrossEntropy,
     SequenceCrossEntropy,
