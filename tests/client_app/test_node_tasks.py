@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from client_app.data import ClientData
 from client_app.data.base import (
+    IGNORE_INDEX,
     Labels,
     PooledSplit,
     Split,
@@ -22,7 +23,6 @@ from client_app.data.base import (
 )
 from client_app.data.summary import DataSummary
 from client_app.losses import (
-    IGNORE_INDEX,
     BinaryCrossEntropy,
     CrossEntropy,
     SequenceCrossEntropy,

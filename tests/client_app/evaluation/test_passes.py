@@ -12,15 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
 
-from client_app.data.base import (
-    IGNORE_INDEX,
-    CrossEntropy,
-    SequenceCrossEntropy,
-    SquaredError,
-    Task,
-)
+from client_app.data.base import IGNORE_INDEX
 from client_app.evaluation import passes as evaluation
 from client_app.evaluation.passes import ClientMetrics, evaluate_clients
+from client_app.losses import CrossEntropy, SequenceCrossEntropy, SquaredError, Task
 from client_app.metrics import compute_metric
 from client_app.models import CNN, LogisticRegression
 from tests.client_app.clients import EachToken
