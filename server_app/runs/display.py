@@ -5,6 +5,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from statistics import median_low
 from types import TracebackType
@@ -75,10 +76,15 @@ class DisplaySpec:
     num_clients: int = 0
     priority: frozenset[int] = frozenset()
 
-    @property
+    @cached_property
     def metric_name(self) -> str:
         """The metric's display name, such as RMSE."""
         return get_metric(self.metric).name
+
+    @cached_property
+    def is_fraction(self) -> bool:
+        """Whether the metric is a fraction, shown in percent."""
+        return get_metric(self.metric).is_fraction
 
     def select_groups(self, test: Mapping[str, Any]) -> Sequence[str]:
         """Return the test groups to show: all clients, or both priority groups for their goals.
@@ -100,8 +106,8 @@ class DisplaySpec:
         """Return the metric, or a statistic of it over clients, as text."""
         if value is None or math.isnan(value):
             return "-"
-        is_fraction = name in FRACTION_STATISTICS or get_metric(self.metric).is_fraction
-        return f"{value:.1%}" if is_fraction else f"{value:.4f}"
+        in_percent = name in FRACTION_STATISTICS or self.is_fraction
+        return f"{value:.1%}" if in_percent else f"{value:.4f}"
 
 
 @dataclass(frozen=True)

@@ -152,14 +152,3 @@ def _expand_array(
     copied = fresh.copy()
     copied[np.ix_(*axes)] = state
     return copied
-
-
-def compute_nbytes(state: object) -> int:
-    """Return the size in bytes of the arrays in a rule's state, at any depth."""
-    if isinstance(state, np.ndarray):
-        return state.nbytes
-    if is_dataclass(state):
-        return sum(compute_nbytes(getattr(state, item.name)) for item in fields(state))
-    if isinstance(state, Mapping):
-        return sum(map(compute_nbytes, state.values()))
-    return 0

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..rules.composition import RuleSet
 from ..rules.decisions import ClientEvaluation, update_reports
 from ..rules.round import RoundState
-from ..rules.state_arrays import StateArrays, compute_nbytes, expect_array, from_arrays, to_arrays
+from ..rules.state_arrays import StateArrays, expect_array, from_arrays, to_arrays
 from ..rules.types import ClientReports, IntArray, Objective, PerClient, Population
 from .aggregation import Float64View, select_trainable
 from .update_memory import UpdateMemory
@@ -55,7 +55,7 @@ class ServerState:
         """The size of the rules' states in bytes."""
         return sum(
             map(
-                compute_nbytes,
+                _compute_nbytes,
                 (self.round_state.weighting, self.round_state.admitted_fractions, self.optimizer),
             )
         )
@@ -221,3 +221,14 @@ def _read_evaluations(
         )
         for k, (data, loss, accuracy) in zip(clients, values, strict=True)
     }
+
+
+def _compute_nbytes(state: object) -> int:
+    """Return the size in bytes of the arrays in a rule's state, at any depth."""
+    if isinstance(state, np.ndarray):
+        return state.nbytes
+    if is_dataclass(state):
+        return sum(_compute_nbytes(getattr(state, item.name)) for item in fields(state))
+    if isinstance(state, Mapping):
+        return sum(map(_compute_nbytes, state.values()))
+    return 0

@@ -343,7 +343,8 @@ def decode_selected_clients(
         If the server uses another protocol, there is no round, or a client is not ``hosted`` here.
     """
     config: Mapping[str, Any] = select_records(content, ConfigRecord).get(CONFIG, {})
-    check_request(config)
+    if config.get(PROTOCOL_KEY) != PROTOCOL_VERSION:
+        check_request(config)
     return _read_round(config), _read_selected_clients(config, hosted)
 
 
@@ -376,7 +377,8 @@ def _decode_request(
     if model is None or CONFIG not in configs:
         raise ProtocolError(f"a request needs the records '{ARRAYS}' and '{CONFIG}'")
     config: Mapping[str, Any] = configs[CONFIG]
-    check_request(config)
+    if config.get(PROTOCOL_KEY) != PROTOCOL_VERSION:
+        check_request(config)
     clients = _read_selected_clients(config, hosted)
     ours = {key: value for key, value in config.items() if key in REQUEST_KEYS}
     for key, value in ours.items():

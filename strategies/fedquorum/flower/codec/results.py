@@ -372,8 +372,8 @@ def encode_objective(objective: Objective) -> MetricRecord:
 
 def _decode_reply(content: RecordDict, kind: type[ResultT]) -> list[ResultT]:
     metrics = _read_metrics(content)
-    check_reply(metrics)
-    metrics.pop(PROTOCOL_KEY, None)
+    if metrics.pop(PROTOCOL_KEY, None) != PROTOCOL_VERSION:
+        check_reply(_read_metrics(content))
     sent = select_records(content, ArrayRecord).get(ARRAYS)
     arrays = {} if sent is None else view_arrays(sent)
     client, status = metrics.pop(CLIENT_ID, None), metrics.pop(STATUS, None)

@@ -73,12 +73,13 @@ class Sampling:
 
     def sample(self, t: int, population: Population, reports: ClientReports) -> ClientSample:
         """Return the sample of round t; ``reports`` has D_k of the priority clients."""
-        rng = make_generator(self.seed, "selection", t)
         priority, non_priority = population.priority_clients, population.non_priority_clients
         if reports.available is not None:
             priority = tuple(k for k in priority if k in reports.available)
             non_priority = tuple(k for k in non_priority if k in reports.available)
-        draws = None
+        if self.fraction == 1.0 and self.priority_samples is None:
+            return ClientSample(priority, non_priority)
+        rng, draws = make_generator(self.seed, "selection", t), None
         if self.priority_samples is None:
             priority = self.sample_fraction(priority, rng, at_least=1)
         else:
