@@ -225,7 +225,7 @@ def interrupt(_: Any) -> None:
 def test_resumed_from_ray_in_process(tmp_path: Path, run: Callable[..., Path]) -> None:
     """With local models and Markov availability, the bits are those of an uninterrupted run."""
     kept = ("strategy=local_only", "availability=markov", "availability.p=0.6")
-    words = (*FAST, *kept, "engine.num_supernodes=2", "rounds=6")
+    words = (*FAST, *kept, "engine.num_supernodes=2", "engine.workers=1", "rounds=6")
     stopped = tmp_path / "stopped"
     with pytest.raises(KeyboardInterrupt):
         run(stopped, *words, hooks={6: interrupt})
@@ -236,7 +236,7 @@ def test_resumed_from_ray_in_process(tmp_path: Path, run: Callable[..., Path]) -
 
 def test_resumed_from_one_process_on_ray(tmp_path: Path, run: Callable[..., Path]) -> None:
     """Where clients keep nothing that is not found again, the number of nodes may change."""
-    words = (*FEDALIGN, "availability=markov", "availability.p=0.6", "rounds=6")
+    words = (*FEDALIGN, "availability=markov", "availability.p=0.6", "engine.workers=1", "rounds=6")
     whole = in_process(tmp_path / "whole", *words)
     stopped = tmp_path / "stopped"
     with pytest.raises(KeyboardInterrupt):
