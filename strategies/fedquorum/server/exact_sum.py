@@ -23,13 +23,22 @@ MIN_EXPONENT = -1074
 """float64 has 52 bits after the first, adds whole numbers up to 2^53, and ends at 2^-1074."""
 
 MAX_TERM = 2.0**960
-"""The largest |t| of a term: the sums of parts and the constants that round them stay finite."""
+"""The largest |t| of a term: the sums of parts and the constants that round them stay finite.
+
+The unit of its bin is at most 2^961 with any width, and 2^53 units are below 2^1024.
+"""
 
 MAX_VALUE = 1e15
-"""The largest |x| of a number in a client's model that can be used."""
+"""The largest |x| of a number in a client's model that can be used.
+
+Only a diverged model has larger numbers. Up to 2^53, about 9e15, float64 tells whole numbers apart.
+"""
 
 BLOCK = 2**16
-"""How many numbers are added at a time: their copies in float64 stay in a core's cache."""
+"""How many numbers are added at a time: their copies in float64 stay in a core's cache.
+
+The terms and their parts are 512 KiB each. Smaller blocks cost more calls.
+"""
 
 ArrayT = TypeVar("ArrayT", bound=Any)
 

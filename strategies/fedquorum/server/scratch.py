@@ -22,7 +22,10 @@ CONTAINER_LIMIT_FILES = (
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
 MIN_MEMORY = 4 * 2**30
-"""The assumed memory in bytes of a machine whose system does not report it, such as Windows."""
+"""The assumed memory in bytes of a machine whose system does not report it, such as Windows.
+
+It is little for a machine that trains: with less in memory, replies go to files and still fit.
+"""
 
 FILE_ALIGNMENT = 64
 """The bytes of a cache line; arrays start at its multiples."""
@@ -31,6 +34,7 @@ FILE_BYTES = 2**32
 """The size of a sparse file for many replies; one file per reply could be too many."""
 
 _ZEROS = memoryview(bytes(2**20))
+"""What allocates a file piece by piece: 1 MiB takes few calls, and little memory."""
 
 
 def get_total_memory() -> int:
@@ -187,6 +191,7 @@ def check_space(reply_memory: int | None, replies: int, model: Mapping[str, NDAr
 
 def get_memory_limit(reply_memory: int | None) -> int:
     """Return the bytes of replies that may stay in memory."""
+    # The other half is for messages in transit, the models and their sum.
     return get_total_memory() // 2 if reply_memory is None else reply_memory
 
 

@@ -78,51 +78,34 @@ class ServerState:
         The arrays may be those of the state itself: write them before the next round, and do not
         change them.
         """
-        examples = PerClient.from_mapping(self.round_state.reports.num_examples)
-        updates = {} if memory is None else memory.get_state()
-        objective = self.objective
-        evaluations = [self.last_evaluations[k] for k in sorted(self.last_evaluations)]
-        return {
-            **to_arrays(self.round_state.weighting, "weighting"),
-            **to_arrays(self.round_state.admitted_fractions, "covered"),
-            **to_arrays(self.optimizer, "optimizer"),
-            **{f"memory.{name}": array for name, array in updates.items()},
-            **(
-                {}
-                if objective is None
-                else {"measure": np.array([objective.loss, objective.accuracy])}
-            ),
-            **(
-                {"stale": np.array(objective.stale_clients, dtype=np.int64)}
-                if objective is not None and objective.stale_clients
-                else {}
-            ),
-            **(
-                {"unmeasured": np.array(objective.missing_clients, dtype=np.int64)}
-                if objective is not None and objective.missing_clients
-                else {}
-            ),
-            **(
-                {
-                    "measured.client": np.array([e.client for e in evaluations], dtype=np.int64),
-                    "measured.values": np.array(
-                        [[e.num_examples, e.loss, e.accuracy] for e in evaluations]
-                    ),
-                }
-                if evaluations
-                else {}
-            ),
-            **({} if self.clock == Clock() else _convert_clock(self.clock)),
-            **({} if self.clipping_norm is None else {"clipping": np.array(self.clipping_norm)}),
-            **(
-                _convert_losses(self.round_state.reports)
-                if rules.hooks.before_round is not None
-                else {}
-            ),
-            "examples.client": examples.clients,
-            "examples.data": examples.numbers,
-            "known": registered,
-        }
+        reports, objective = self.round_state.reports, self.objective
+        arrays = to_arrays(self.round_state.weighting, "weighting")
+        arrays |= to_arrays(self.round_state.admitted_fractions, "covered")
+        arrays |= to_arrays(self.optimizer, "optimizer")
+        if memory is not None:
+            arrays |= {f"memory.{name}": array for name, array in memory.get_state().items()}
+        if objective is not None:
+            arrays["measure"] = np.array([objective.loss, objective.accuracy])
+            if objective.stale_clients:
+                arrays["stale"] = np.array(objective.stale_clients, dtype=np.int64)
+            if objective.missing_clients:
+                arrays["unmeasured"] = np.array(objective.missing_clients, dtype=np.int64)
+        if self.last_evaluations:
+            evaluations = [self.last_evaluations[k] for k in sorted(self.last_evaluations)]
+            arrays["measured.client"] = np.array([e.client for e in evaluations], dtype=np.int64)
+            arrays["measured.values"] = np.array(
+                [[e.num_examples, e.loss, e.accuracy] for e in evaluations]
+            )
+        if self.clock != Clock():
+            arrays |= _convert_clock(self.clock)
+        if self.clipping_norm is not None:
+            arrays["clipping"] = np.array(self.clipping_norm)
+        if rules.hooks.before_round is not None:
+            arrays |= _convert_losses(reports)
+        examples = PerClient.from_mapping(reports.num_examples)
+        arrays["examples.client"], arrays["examples.data"] = examples.clients, examples.numbers
+        arrays["known"] = registered
+        return arrays
 
     @classmethod
     def from_arrays(
