@@ -5,6 +5,8 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar
 
+from hypothesis import settings
+
 Case = TypeVar("Case")
 
 LONG = "FEDQUORUM_LONG"
@@ -14,6 +16,11 @@ LONG = "FEDQUORUM_LONG"
 def is_long() -> bool:
     """Say whether this is ``pytest --long``, which runs all generated cases."""
     return bool(os.environ.get(LONG))
+
+
+def limit_examples(most: int) -> settings:
+    """Return settings for costly examples: at most ``most`` of them, and fewer with ``--fast``."""
+    return settings(max_examples=min(most, settings.default.max_examples))
 
 
 def sample_cases(cases: Sequence[Case], size: int, *, seed: int = 0) -> list[Case]:

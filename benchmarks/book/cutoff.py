@@ -37,10 +37,16 @@ def build_cutoff_tables(
     of no cutoff under Bernoulli participation, paired by seed. Every table includes Corollary 4's
     K.
     """
+    # All processes of a seed in succession: load_data keeps the data of one seed.
+    histories = [
+        {process: sample_participation(process, seed, max(rounds)) for process in PROCESSES}
+        for seed in seeds
+    ]
     corollary = {compute_corollary_cutoff(seeds, total): total for total in rounds}
     all_cutoffs = sorted({*cutoffs, math.inf, *corollary})
     errors = {
-        process: _compute_errors(process, seeds, rounds, all_cutoffs) for process in PROCESSES
+        process: _compute_errors([h[process] for h in histories], rounds, all_cutoffs)
+        for process in PROCESSES
     }
     tables = {
         process: ResultTable(
@@ -77,10 +83,11 @@ def _format_name(cutoff: float, corollary: Mapping[float, int]) -> str:
 
 
 def _compute_errors(
-    process: str, seeds: Sequence[int], rounds: Sequence[int], cutoffs: Sequence[float]
+    histories: Sequence[tuple[FloatArray, BoolArray]],
+    rounds: Sequence[int],
+    cutoffs: Sequence[float],
 ) -> Mapping[float, list[list[float]]]:
-    """Return the weight errors by cutoff, number of rounds and seed."""
-    histories = [sample_participation(process, seed, max(rounds)) for seed in seeds]
+    """Return the weight errors by cutoff, number of rounds and history (one for each seed)."""
     return {
         cutoff: [
             [compute_cutoff_error(p, cutoff, available[:t]) for p, available in histories]

@@ -5,6 +5,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from fedquorum.errors import FedQuorumError
 
 import benchmarks.book.__main__ as book
-from benchmarks.book import render
+from benchmarks.book import job_queue, render
 from benchmarks.book.__main__ import main
 from benchmarks.book.aaggff import build_aaggff_tables
 from benchmarks.book.chapters import CHAPTERS, Chapter, DirectChapter, SweepChapter
@@ -304,12 +305,14 @@ def test_logged_runs_are_not_repeated(tmp_path: Path) -> None:
     assert result.date in {m["started"][:10] for m in manifests}
 
 
-def test_a_failed_run_is_not_logged(tmp_path: Path) -> None:
+def test_a_failed_run_is_not_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The queue raises the error of the run."""
     chapter = BY_NAME["fedalign-synth"].make_quick()
     assert isinstance(chapter, SweepChapter)
     good = list_jobs(chapter)[0]
     bad = ChapterJob(good.chapter, (*good.overrides, "client.lr=0"), good.numbers)
+    # Threads instead of processes, which would import everything again; the test above has those.
+    monkeypatch.setattr(job_queue, "ProcessPoolExecutor", lambda n, _: ThreadPoolExecutor(n))
     with pytest.raises(FedQuorumError, match=r"client\.lr must be"):
         run_queue([bad, good], tmp_path, tmp_path / "folder")
     assert not get_log_path(chapter.name, tmp_path).exists()

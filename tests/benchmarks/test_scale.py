@@ -20,7 +20,7 @@ from server_app.runs.job import run_in_process
 
 ROUNDS = 3
 NUM_WARMUP_ROUNDS = 3
-FEW, MANY = 1_000, 10_000
+FEW, MANY = 500, 5_000
 BYTES_PER_CLIENT = 100  # bytes of arrays with an entry for each client, at the same time
 
 

@@ -21,13 +21,19 @@ CONSTANTS = {
 }
 
 
-@pytest.mark.parametrize("experiments", CONSTANTS, ids="-".join)
-def test_presets_have_the_authors_constants(experiments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("experiment", "strategy", "value"),
+    [
+        (experiment, strategy, value)
+        for experiments, values in CONSTANTS.items()
+        for experiment in experiments
+        for strategy, value in zip(PARAMETERS, values, strict=True)
+    ],
+)
+def test_presets_have_the_authors_constants(experiment: str, strategy: str, value: float) -> None:
     """Stand-ins have those of the original data, heart disease those of Berka."""
-    for experiment in experiments:
-        for (strategy, key), value in zip(PARAMETERS.items(), CONSTANTS[experiments], strict=True):
-            composed = compose_settings(f"aaggff/{experiment}", f"strategy={strategy}")
-            assert getattr(composed.settings.strategy, key) == value, (experiment, strategy)
+    composed = compose_settings(f"aaggff/{experiment}", f"strategy={strategy}")
+    assert getattr(composed.settings.strategy, PARAMETERS[strategy]) == value
 
 
 def test_the_users_value_overrides_the_constant() -> None:

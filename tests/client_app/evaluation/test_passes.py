@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from fedquorum.rules.metrics import METRICS
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
@@ -18,6 +18,7 @@ from client_app.evaluation.passes import ClientMetrics, evaluate_clients
 from client_app.losses import CrossEntropy, SequenceCrossEntropy, SquaredError, Task
 from client_app.metrics import compute_metric
 from client_app.models import CNN, LogisticRegression
+from tests.cases import limit_examples
 from tests.client_app.clients import EachToken
 from tests.reference import losses, sgd
 
@@ -183,7 +184,7 @@ def split_rows(tensor: torch.Tensor, counts: list[int]) -> list[torch.Tensor]:
     st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(lambda n: sum(n) > 0),
     st.sampled_from([1, 4, 4096]),
 )
-@settings(max_examples=15, deadline=None)
+@limit_examples(15)
 def test_clients_evaluated_together_equal_each_alone(
     name: str, counts: list[int], chunk: int
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from fedquorum.rng import make_generator
 from fedquorum.rules.parameters import AUGMENTATION
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from client_app.data.base import PixelNormalization
@@ -26,6 +26,7 @@ from client_app.training.augmentation import (
 )
 from client_app.training.local_sgd import LocalSGDConfig, train_model
 from conf import SettingsError, compose_settings
+from tests.cases import limit_examples
 
 CHANGES = [name for name in AUGMENTATION.choices if name != "none"]
 MOVES = [name for name in CHANGES if name != "cifar100"]
@@ -42,7 +43,7 @@ def make_distinct_images(n: int, c: int, h: int, w: int) -> torch.Tensor:
     st.tuples(st.integers(1, 5), st.integers(1, 3), st.integers(2, 9), st.integers(2, 9)),
     st.integers(0, 2**32),
 )
-@settings(max_examples=30, deadline=None)
+@limit_examples(30)
 def test_pixels_stay_in_their_image_and_channel(
     name: str, precision: torch.dtype, shape: tuple[int, int, int, int], seed: int
 ) -> None:
@@ -193,7 +194,7 @@ def test_color_changes_are_independent() -> None:
 @given(
     st.integers(1, 5), st.integers(1, 9), st.integers(1, 9), st.sampled_from([0.0, 0.5, 1.0, None])
 )
-@settings(max_examples=50, deadline=None)
+@limit_examples(50)
 def test_colors_stay_in_range(n: int, h: int, w: int, level: float | None) -> None:
     """For any size and pixels, results are multiples of 1 / 255 from 0 to 1."""
     images = torch.rand(n, 3, h, w) if level is None else torch.full((n, 3, h, w), level)

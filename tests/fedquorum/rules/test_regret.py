@@ -20,8 +20,10 @@ from fedquorum.rules.weighting.aaggff_d import compute_linearized_gradient, comp
 from fedquorum.rules.weighting.aaggff_s import compute_lipschitz_s
 from fedquorum.rules.weighting.exponentiated_gradient import compute_exponentiated_gradient
 from fedquorum.rules.weighting.responses import compute_decision_loss, estimate_doubly_robust
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.cases import limit_examples
 
 Adversary = Callable[[int, FloatArray, float], FloatArray]
 """Returns the response of round t in [0, C2], given p before the round."""
@@ -105,7 +107,7 @@ def test_best_fixed_of_two_by_hand() -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(1, 30), st.integers(1, 12))
-@settings(max_examples=50, deadline=None)
+@limit_examples(50)
 def test_the_gap_certifies(seed: int, rounds: int, size: int) -> None:
     """No p has a loss below that of the best less its gap, whatever the responses' scale."""
     rng = np.random.default_rng(seed)

@@ -118,14 +118,14 @@ def test_class_distributions_follow_the_law(alpha: float) -> None:
 
 def test_small_alpha_is_concentrated() -> None:
     """Also where all rows are dealt: the most frequent class of a client falls with alpha."""
-    train, test = make_balanced_labels(10, 600), make_balanced_labels(10, 300)
+    train, test = make_balanced_labels(10, 300), make_balanced_labels(10, 150)
     largest = [
         np.mean(
             count_classes(
                 train,
                 [
                     client_rows.train
-                    for client_rows in partition_dirichlet(train, test, 60, alpha=alpha)
+                    for client_rows in partition_dirichlet(train, test, 30, alpha=alpha)
                 ],
             ).max(axis=1)
         )

@@ -63,7 +63,7 @@ def test_quantity_follows_dirichlets_law() -> None:
             - 1
         )
         / (rows - n)
-        for seed in range(60)
+        for seed in range(30)
     ]
     assert np.mean(sampled) == pytest.approx(1 / n, abs=1e-9)
     variance = (n - 1) / (n**2 * (n * alpha + 1))

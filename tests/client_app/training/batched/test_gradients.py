@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -20,6 +20,7 @@ from client_app.training.batched.gradients import (
     build_dense_gradients,
 )
 from client_app.training.dropout import find_dropouts, replace_dropout
+from tests.cases import limit_examples
 
 CLASSES, FEATURES = 4, 6
 SIZES = [5, 2, 5, 1, 3]
@@ -140,7 +141,7 @@ def test_the_closed_form_is_the_gradient(
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.sampled_from(sorted(DENSE)))
-@settings(max_examples=25, deadline=None)
+@limit_examples(25)
 def test_the_closed_form_of_any_sizes(sizes: list[int], name: str) -> None:
     """The closed form is correct for batches of any sizes."""
     model, task = DENSE[name], CrossEntropy(WEIGHTS)

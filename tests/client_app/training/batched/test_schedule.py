@@ -7,7 +7,7 @@ import pytest
 import torch
 from fedquorum.errors import DataError
 from fedquorum.rng import make_generator
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -15,6 +15,7 @@ from client_app.data.base import PooledSplit, RowIndex
 from client_app.data.examples import Examples
 from client_app.training.batched.schedule import BatchSchedule, build_batch_schedule
 from client_app.training.local_sgd import LocalSGDConfig, TheoremLR, train_model
+from tests.cases import limit_examples
 
 SEED, T = 4, 2
 
@@ -87,7 +88,7 @@ HOW = {
 @pytest.mark.parametrize("normalizes", [False, True])
 @pytest.mark.parametrize("config", HOW.values(), ids=list(HOW))
 @given(st.lists(st.integers(1, 13), min_size=1, max_size=5))
-@settings(max_examples=10, deadline=None)
+@limit_examples(10)
 def test_the_rows_are_those_of_sequential_training(
     normalizes: bool, config: LocalSGDConfig, counts: list[int]
 ) -> None:
@@ -105,7 +106,7 @@ def test_the_rows_are_those_of_sequential_training(
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.sampled_from([None, 7]))
-@settings(max_examples=40, deadline=None)
+@limit_examples(40)
 def test_shapes_and_what_counts(counts: list[int], local_steps: int | None) -> None:
     """Clients with most steps come first; padding repeats a row of the same batch."""
     schedule = make_schedule(counts, LocalSGDConfig(0.1, 8, 2, local_steps=local_steps))

@@ -11,7 +11,7 @@ import torch
 from fedquorum.errors import DataError
 from fedquorum.rng import make_generator
 from fedquorum.rules.parameters import AUGMENTATION
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
@@ -30,6 +30,7 @@ from client_app.training.local_sgd import (
     load_arrays,
     train_model,
 )
+from tests.cases import limit_examples
 from tests.client_app.clients import CPU, copy_arrays, get_examples, make_ragged_data
 
 CLASSES, SEED, T = 4, 9, 3
@@ -234,7 +235,7 @@ def test_other_tasks(task: Task) -> None:
     st.sampled_from([0.0, 0.7]),
     st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@limit_examples(40)
 def test_any_numbers_of_samples(
     counts: list[int], batch_size: int, local_steps: int | None, momentum: float, dense: bool
 ) -> None:

@@ -54,7 +54,7 @@ FIXED_BASES: dict[str, tuple[Callable[[], Weighting[Any]], FloatArray]] = {
 
 @pytest.mark.parametrize(("selection", "base"), [*product(SELECTIONS, FIXED_BASES)])
 def test_expected_weights_with_given_rates(selection: str, base: str) -> None:
-    """Over 4,000 rounds of random presence the mean weight of every client is b_k / B.
+    """Over 3,000 rounds of random presence the mean weight of every client is b_k / B.
 
     c_k is b_k / (B p_k) with probability p_k, else 0, independently: its standard deviation is
     (b_k / B) sqrt((1 - p_k) / p_k), and the mean is within 5 standard errors of b_k / B. The first
@@ -62,7 +62,7 @@ def test_expected_weights_with_given_rates(selection: str, base: str) -> None:
     """
     rule, can_count = SELECTIONS[selection]
     make, amounts = FIXED_BASES[base]
-    rounds = 4_000
+    rounds = 3_000
     weight, _ = compute_round_weights(
         correct_by_true_rates(make()), FIVE, draw_bernoulli_presence(rounds + 200), rule
     )
@@ -92,7 +92,7 @@ def test_expected_weights_with_given_rates_under_sampling(selection: str, fracti
     rules = build_rules(
         {"name": "composed", "fraction": fraction, **parts}, {"name": "sgd"}, context
     )
-    rounds = 4_000
+    rounds = 3_000
     weight, _ = compute_round_weights(
         rules.weighting, FIVE, draw_bernoulli_presence(rounds + 200), rules.selection
     )
