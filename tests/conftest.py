@@ -162,6 +162,15 @@ def snapshot(request: pytest.FixtureRequest) -> snapshots.Snapshot:
     return lambda name, text: snapshots.compare(snapshots.FOLDER / name, text, update=update)
 
 
+@pytest.fixture
+def blank_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the figures of reports blank: drawing them takes most of a report's time."""
+    from fedquorum.report import matplotlib_charts
+    from matplotlib.figure import Figure
+
+    monkeypatch.setattr(matplotlib_charts, "draw_figure", lambda *_: Figure((2, 1)))
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """Return the folder with the real data sets, or skip; in CI a skip is a failure."""

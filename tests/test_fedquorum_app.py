@@ -238,6 +238,7 @@ def test_an_interrupted_run_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
         broken.resume(seed=9, verbose=False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchanged_process")
 def test_a_sweep_has_a_row_for_each_run() -> None:
     """It has the settings that vary, and the last evaluation."""
@@ -263,6 +264,7 @@ def test_a_sweep_has_a_row_for_each_run() -> None:
     pd.testing.assert_frame_equal(load_sweep(result.directory).frame, frame)
 
 
+@pytest.mark.slow
 def test_overrides_of_a_sweep_are_axes() -> None:
     """They are as on the command line; a tuple is one value."""
     settings = {**SMALL, "data.priority": [(0,), (1, 2)]}
@@ -281,6 +283,7 @@ def test_a_sweep_resumes_in_its_folder(capsys: pytest.CaptureFixture[str]) -> No
     assert list(result.frame["seed"]) == [1, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchanged_process")
 def test_a_sweep_with_failed_jobs_runs_the_others() -> None:
     """The final error lists the failed jobs, and has the result."""
@@ -381,6 +384,7 @@ def test_importing_the_module_imports_nothing_else() -> None:
     assert run_python(code) == "[]\n"
 
 
+@pytest.mark.slow
 def test_a_mistake_waits_for_no_slow_import() -> None:
     """A typo does not import PyTorch, Flower or Arrow."""
     code = (
@@ -392,11 +396,12 @@ def test_a_mistake_waits_for_no_slow_import() -> None:
     assert run_python(code) == "SettingsError\n[]\n"
 
 
-@pytest.mark.parametrize("package", ["server_app", "client_app", "conf"])
-def test_a_users_package_of_the_same_name_is_ignored(package: str) -> None:
-    """It may be the app in a notebook's folder; the path is unchanged."""
-    Path(package).mkdir()
-    Path(package, "__init__.py").write_text("raise RuntimeError('not this one')")
+@pytest.mark.slow
+def test_users_packages_of_the_same_names_are_ignored() -> None:
+    """They may be the app in a notebook's folder; the path is unchanged."""
+    for package in ("server_app", "client_app", "conf"):
+        Path(package).mkdir()
+        Path(package, "__init__.py").write_text("raise RuntimeError('not this one')")
     code = (
         "import sys; before = [*sys.path]; import fedquorum_app\n"
         "try: fedquorum_app.run(roundz=3)\n"

@@ -37,6 +37,7 @@ def read_model(directory: Path) -> bytes:
     return (directory / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_lateness_does_not_depend_on_the_nodes(tmp_path: Path) -> None:
     """Runs with one, three and eight nodes have the same bits, and so has a resumed run."""
     one = run(tmp_path / "1", "strategy=fedau")

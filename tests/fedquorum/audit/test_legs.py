@@ -66,6 +66,7 @@ def test_every_leg_is_replayed_with_its_own_settings(tmp_path: Path, name: str) 
     assert resumes == [(4, {"rounds": 4}), (6, {"rounds": 7, **every})]
 
 
+@pytest.mark.slow
 def test_repeated_rounds_are_replayed_with_the_leg_that_repeated_them(
     tmp_path: Path,
 ) -> None:

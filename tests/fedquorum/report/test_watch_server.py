@@ -79,6 +79,17 @@ def run(tmp_path: Path) -> Path:
 @pytest.fixture
 def client(run: Path) -> Iterator[Client]:
     """Serve the run on a free port."""
+    yield from serve(run)
+
+
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """Serve a run that no test changes."""
+    folder = tmp_path_factory.mktemp("idle") / "runs" / "run"
+    yield from serve(make_run(folder, [make_round_line(1)], status="running", rounds=10))
+
+
+def serve(run: Path) -> Iterator[Client]:
     with WatchServer(run, 0) as server:
         server.watch.draw()
         serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -92,9 +103,9 @@ def client(run: Path) -> Iterator[Client]:
 
 
 @pytest.mark.parametrize("path", ["/", "/content", "/content?a=b", "/plotly.js", "/metrics"])
-def test_every_response_restricts_the_browser(client: Client, path: str) -> None:
+def test_every_response_restricts_the_browser(idle: Client, path: str) -> None:
     """Only the page's scripts, no other origins, no frames; HEAD has the same headers."""
-    status, headers, text = client.request(path)
+    status, headers, text = idle.request(path)
     assert status == 200
     assert int(headers["Content-Length"]) >= len(text)
     policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
@@ -107,7 +118,7 @@ def test_every_response_restricts_the_browser(client: Client, path: str) -> None
     assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
     assert headers["Server"] == "fedquorum"
     assert "Access-Control-Allow-Origin" not in headers
-    for_head = client.request(path, "HEAD")
+    for_head = idle.request(path, "HEAD")
     assert for_head[0] == 200
     assert for_head[2] == ""
     changing = {"Date", "Content-Length"}
@@ -117,9 +128,9 @@ def test_every_response_restricts_the_browser(client: Client, path: str) -> None
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "get"])
-def test_only_reading_methods_are_allowed(client: Client, method: str) -> None:
+def test_only_reading_methods_are_allowed(idle: Client, method: str) -> None:
     """Any other method is refused with a text."""
-    status, headers, text = client.request("/content", method)
+    status, headers, text = idle.request("/content", method)
     assert (status, headers["Allow"], text) == (405, "GET, HEAD", "Method Not Allowed\n")
     assert headers["Content-Type"].startswith("text/plain")
 
@@ -128,17 +139,17 @@ def test_only_reading_methods_are_allowed(client: Client, method: str) -> None:
     "host",
     ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "192.168.0.1", "[::1]"],
 )
-def test_a_foreign_host_name_is_refused(client: Client, host: str) -> None:
+def test_a_foreign_host_name_is_refused(idle: Client, host: str) -> None:
     """DNS rebinding lets another page's name resolve to this machine."""
     for path in ("/", "/content", "/plotly.js", "/metrics"):
-        status, _, text = client.request(path, Host=host)
+        status, _, text = idle.request(path, Host=host)
         assert (status, text) == (403, "expected 127.0.0.1 or localhost in the header Host\n")
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1:9000"])
-def test_the_host_may_have_any_port(client: Client, host: str) -> None:
+def test_the_host_may_have_any_port(idle: Client, host: str) -> None:
     """For example behind ``ssh -L 9000:localhost:8475``."""
-    assert client.request("/content", Host=host)[0] == 200
+    assert idle.request("/content", Host=host)[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -153,9 +164,9 @@ def test_the_host_may_have_any_port(client: Client, host: str) -> None:
         "/favicon",
     ],
 )
-def test_there_are_four_paths(client: Client, path: str) -> None:
+def test_there_are_four_paths(idle: Client, path: str) -> None:
     """No file is served by its name; the text lists the four paths."""
-    status, _, text = client.request(path)
+    status, _, text = idle.request(path)
     assert (status, text) == (404, "expected one of /, /content, /plotly.js, /metrics\n")
 
 
@@ -171,10 +182,10 @@ def test_there_are_four_paths(client: Client, path: str) -> None:
     ],
 )
 def test_malformed_requests_are_refused(
-    client: Client, capfd: pytest.CaptureFixture[str], request_text: bytes, status: bytes
+    idle: Client, capfd: pytest.CaptureFixture[str], request_text: bytes, status: bytes
 ) -> None:
     """With a status, and without output on the terminal."""
-    reply = client.send(request_text)
+    reply = idle.send(request_text)
     assert reply.split()[1] == status
     assert b"script-src" in reply
     assert capfd.readouterr() == ("", "")
@@ -189,18 +200,18 @@ def test_other_machines_cannot_connect(run: Path) -> None:
 # --- responses ----------------------------------------------------------------------------------
 
 
-def test_the_page_contains_nothing_from_a_run(client: Client) -> None:
+def test_the_page_contains_nothing_from_a_run(idle: Client) -> None:
     """It is the same for all runs; the content and Plotly.js are separate requests."""
-    _, headers, text = client.request("/")
+    _, headers, text = idle.request("/")
     assert headers["Content-Type"] == "text/html; charset=utf-8"
     assert "synth_low" not in text
     assert len(text) < 50_000
     assert not re.search(r"(src|href)=[\"']?https?:", text)
 
 
-def test_plotly_is_the_installed_version(client: Client) -> None:
+def test_plotly_is_the_installed_version(idle: Client) -> None:
     """It is served compressed."""
-    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", idle.port, timeout=10)
     connection.request("GET", "/plotly.js")
     reply = connection.getresponse()
     assert reply.headers["Content-Encoding"] == "gzip"
@@ -209,12 +220,12 @@ def test_plotly_is_the_installed_version(client: Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/content", "/plotly.js"])
-def test_cached_content_is_not_sent_again(client: Client, path: str) -> None:
+def test_cached_content_is_not_sent_again(idle: Client, path: str) -> None:
     """The browser names its cached content by the entity tag."""
-    _, headers, _ = client.request(path, "HEAD")
-    status, again, text = client.request(path, **{"If-None-Match": headers["ETag"]})
+    _, headers, _ = idle.request(path, "HEAD")
+    status, again, text = idle.request(path, **{"If-None-Match": headers["ETag"]})
     assert (status, text, again["Content-Length"]) == (304, "", "0")
-    assert client.request("/metrics", **{"If-None-Match": headers["ETag"]})[0] == 200
+    assert idle.request("/metrics", **{"If-None-Match": headers["ETag"]})[0] == 200
 
 
 def test_the_content_follows_the_run(client: Client, run: Path) -> None:
@@ -292,9 +303,9 @@ def test_the_metrics_equal_the_records(client: Client, run: Path) -> None:
     assert get_value("fedquorum_run_info", **labels) == 1
 
 
-def test_every_metric_is_described(client: Client) -> None:
+def test_every_metric_is_described(idle: Client) -> None:
     """Each has a HELP and a TYPE line; unknown metrics are absent."""
-    _, headers, text = client.request("/metrics")
+    _, headers, text = idle.request("/metrics")
     assert headers["Content-Type"].startswith("text/plain; version=")
     families = list(text_string_to_metric_families(text))
     assert len(families) > 15
@@ -418,6 +429,7 @@ def test_a_port_in_use_and_a_missing_folder(
     ]
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it(run: Path) -> None:
     """It prints the page's address, responds, and exits without a traceback."""
     program = "import sys; from fedquorum.report.cli import main; sys.exit(main())"

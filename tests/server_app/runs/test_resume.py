@@ -192,6 +192,7 @@ def test_changed_settings_are_refused(tmp_path: Path, override: str, message: st
     assert (directory / "rounds.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_settings_of_the_engine_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Timeouts may change, and the number of nodes unless nodes store models."""
     overrides = ("availability=markov", "availability.p=0.6")

@@ -68,6 +68,7 @@ def find_mlflow_runs(database: Path, experiment: str) -> "list[Run]":
     return list(client.search_runs([found.experiment_id]))
 
 
+@pytest.mark.slow
 def test_mlflow_receives_all_of_a_run(tmp_path: Path, database: Path) -> None:
     """An SQLite file has the settings as parameters, rounds as steps, and records as tags."""
     composed = compose_settings("", f"tracker=mlflow tracker.uri={database} strategy.epsilon=inf")
@@ -90,6 +91,7 @@ def test_mlflow_receives_all_of_a_run(tmp_path: Path, database: Path) -> None:
     assert "model.safetensors" not in run.data.tags  # this run wrote none
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "status"), [(KeyboardInterrupt(), "KILLED"), (ValueError("no"), "FAILED")]
 )

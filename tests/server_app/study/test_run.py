@@ -42,6 +42,7 @@ def finished_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return start_study((*SMALL, *STUDY, BUDGET, f"output={folder}"))
 
 
+@pytest.mark.slow
 def test_the_result(finished_study: Path) -> None:
     """It has the methods and the score of the verdict, and consistent numbers."""
     result = read_result(finished_study)
@@ -58,6 +59,7 @@ def test_the_result(finished_study: Path) -> None:
     assert low <= result["difference"] <= high
 
 
+@pytest.mark.slow
 def test_tuning_and_comparison_have_separate_seeds(finished_study: Path) -> None:
     """Trials use seed 1, finalists also seed 2, and pairs the same further seeds."""
     result = read_result(finished_study)
@@ -72,6 +74,7 @@ def test_tuning_and_comparison_have_separate_seeds(finished_study: Path) -> None
     assert any(trial["again"] is not None for trial in trials[0])
 
 
+@pytest.mark.slow
 def test_the_budget_is_kept(finished_study: Path) -> None:
     """At most 22 runs of 2 rounds are spent, and no other pair of runs would fit."""
     spent = sum(
@@ -81,6 +84,7 @@ def test_the_budget_is_kept(finished_study: Path) -> None:
     assert 22 * 2 - 2 * 2 < spent <= 22 * 2
 
 
+@pytest.mark.slow
 def test_a_command_repeats_a_number(finished_study: Path, tmp_path: Path) -> None:
     """The printed command of a run reproduces its bits elsewhere."""
     run = read_result(finished_study)["results"][1]["runs"][0]
@@ -93,6 +97,7 @@ def test_a_command_repeats_a_number(finished_study: Path, tmp_path: Path) -> Non
     assert (again / model).read_bytes() == (finished_study / run["folder"] / model).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_finished_study_runs_nothing_again(finished_study: Path) -> None:
     """The result follows from the records."""
     before = read_result(finished_study)
@@ -101,6 +106,7 @@ def test_a_finished_study_runs_nothing_again(finished_study: Path) -> None:
     assert (read_result(finished_study), sorted(finished_study.iterdir())) == (before, folders)
 
 
+@pytest.mark.slow
 def test_another_study_is_refused_in_its_folder(finished_study: Path) -> None:
     """The text names only the difference; a finished tuning cannot change."""
     for word, message in (
@@ -114,6 +120,7 @@ def test_another_study_is_refused_in_its_folder(finished_study: Path) -> None:
             start_study((*by_key.values(), f"output={finished_study}"))
 
 
+@pytest.mark.slow
 def test_the_order_of_settings_does_not_identify_a_study(finished_study: Path) -> None:
     """The same settings in another order resume the study."""
     folders = sorted(finished_study.iterdir())
@@ -125,6 +132,7 @@ def test_the_order_of_settings_does_not_identify_a_study(finished_study: Path) -
     )
 
 
+@pytest.mark.slow
 def test_a_study_resumes_where_it_stopped(finished_study: Path, tmp_path: Path) -> None:
     """Missing last runs run again, with the same result."""
     incomplete = tmp_path / "study"
@@ -140,6 +148,7 @@ def test_a_study_resumes_where_it_stopped(finished_study: Path, tmp_path: Path) 
         assert [run["score"] for run in one["runs"]] == [run["score"] for run in other["runs"]]
 
 
+@pytest.mark.slow
 def test_a_study_continues_with_more_budget(finished_study: Path, tmp_path: Path) -> None:
     """The tuning does not change, and further seeds follow."""
     further = tmp_path / "study"
@@ -176,6 +185,7 @@ def test_an_interruption(
 
 
 @pytest.mark.usefixtures("first_job_interrupt")
+@pytest.mark.slow
 def test_methods_that_do_not_fit_are_named_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -188,6 +198,7 @@ def test_methods_that_do_not_fit_are_named_at_once(
     assert second.startswith("Left out: aaggff_s (strategy.fraction must be 1")
 
 
+@pytest.mark.slow
 def test_a_method_that_fails_is_left_out(tmp_path: Path) -> None:
     """The others are compared, and the result has the reason."""
     words = (
@@ -254,7 +265,7 @@ def test_mistakes(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
 
 def test_participation_is_required_for_intermittent_clients() -> None:
     """Unless the user sets them always available."""
-    study = StudySettings("participation", "1h")
+    study = StudySettings("participation", "1h", ["fedau"])
 
     def resolve_availability(*overrides: str) -> str:
         comparison = build_comparison(

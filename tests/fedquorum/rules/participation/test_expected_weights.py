@@ -54,7 +54,7 @@ FIXED_BASES: dict[str, tuple[Callable[[], Weighting[Any]], FloatArray]] = {
 
 @pytest.mark.parametrize(("selection", "base"), [*product(SELECTIONS, FIXED_BASES)])
 def test_expected_weights_with_given_rates(selection: str, base: str) -> None:
-    """Over 3,000 rounds of random presence the mean weight of every client is b_k / B.
+    """Over 2,500 rounds of random presence the mean weight of every client is b_k / B.
 
     c_k is b_k / (B p_k) with probability p_k, else 0, independently: its standard deviation is
     (b_k / B) sqrt((1 - p_k) / p_k), and the mean is within 5 standard errors of b_k / B. The first
@@ -62,7 +62,7 @@ def test_expected_weights_with_given_rates(selection: str, base: str) -> None:
     """
     rule, can_count = SELECTIONS[selection]
     make, amounts = FIXED_BASES[base]
-    rounds = 3_000
+    rounds = 2_500
     weight, _ = compute_round_weights(
         correct_by_true_rates(make()), FIVE, draw_bernoulli_presence(rounds + 200), rule
     )
@@ -92,7 +92,7 @@ def test_expected_weights_with_given_rates_under_sampling(selection: str, fracti
     rules = build_rules(
         {"name": "composed", "fraction": fraction, **parts}, {"name": "sgd"}, context
     )
-    rounds = 3_000
+    rounds = 2_500
     weight, _ = compute_round_weights(
         rules.weighting, FIVE, draw_bernoulli_presence(rounds + 200), rules.selection
     )
@@ -163,7 +163,7 @@ def test_expected_weights_of_fedau_in_fedalign_under_markov_presence() -> None:
     than independent rounds. The expected weights of a rule that divides by the present clients,
     over all 32 sets of them, differ by more than twice the bound.
     """
-    first, rounds = 3_000, 12_000
+    first, rounds = 2_500, 12_000
     weight, _ = compute_round_weights(
         build_corrected_weighting(DataFraction(), "fedau"), FIVE, draw_markov_presence(rounds), GATE
     )
