@@ -244,8 +244,23 @@ def decide_round(
             {a.client: a.loss for a in usable if a.loss is not None}
         ),
     )
-    # Rules compute with arrays by ascending client id, so that no order of arrival matters.
-    updates = _build_updates(population, outcomes, usable, reports)
+    # Rules compute with arrays by ascending client id, so that no order of arrival matters. NumPy
+    # reads None, a number that a client did not report, as NaN.
+    updates = ClientUpdates(
+        client=np.array([a.client for a in usable], dtype=np.int64),
+        priority_weight=np.array(
+            [population.get_priority_weight(a.client) for a in usable], dtype=np.float64
+        ),
+        num_examples=np.array([a.num_examples for a in usable], dtype=np.float64),
+        loss=np.array([a.loss for a in usable], dtype=np.float64),
+        accuracy=np.array([a.accuracy for a in usable], dtype=np.float64),
+        registered=outcomes.registered,
+        gram=outcomes.gram,
+        declined=np.array(
+            [a.client for a in outcomes.outcomes if a.status == "declined"], dtype=np.int64
+        ),
+        reported_examples=reports.num_examples,
+    )
     # The gate comes before the weights: they are normalized over the admitted updates.
     admission = admit(rules, plan, objective, updates)
     # A fixed denominator also covers absent clients. What a gate last admitted of them counts,
@@ -379,31 +394,6 @@ def update_admitted_fractions(
     fractions[declined] = priority[declined]
     fractions[np.searchsorted(population.sorted_clients, updates.client)] = admitted_fraction
     return fractions
-
-
-def _build_updates(
-    population: Population,
-    outcomes: RoundOutcomes,
-    usable: Sequence[ClientOutcome],
-    reports: ClientReports,
-) -> ClientUpdates:
-    """Return the input of the rules; a number that a client did not report is NaN."""
-    # NumPy reads None as NaN.
-    return ClientUpdates(
-        client=np.array([a.client for a in usable], dtype=np.int64),
-        priority_weight=np.array(
-            [population.get_priority_weight(a.client) for a in usable], dtype=np.float64
-        ),
-        num_examples=np.array([a.num_examples for a in usable], dtype=np.float64),
-        loss=np.array([a.loss for a in usable], dtype=np.float64),
-        accuracy=np.array([a.accuracy for a in usable], dtype=np.float64),
-        registered=outcomes.registered,
-        gram=outcomes.gram,
-        declined=np.array(
-            [a.client for a in outcomes.outcomes if a.status == "declined"], dtype=np.int64
-        ),
-        reported_examples=reports.num_examples,
-    )
 
 
 def _build_decisions(

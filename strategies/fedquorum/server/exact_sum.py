@@ -123,17 +123,16 @@ class NumPyBackend:
     ----------
     add : callable
         ``add(terms, constant, out=parts)`` writes terms + constant into ``parts``.
+    create_empty : callable
+        ``create_empty(size)`` returns an uninitialized float64 array, shape (size,).
     """
 
     add: ClassVar[Callable[..., Any]] = np.add
+    create_empty: Callable[[int], Any] = np.empty
 
     def to_array(self, values: Any) -> Any:
         """Return the values as an array of the library."""
         return np.asarray(values)
-
-    def create_empty(self, size: int) -> Any:
-        """Return an uninitialized float64 array, shape (size,)."""
-        return np.empty(size)
 
     def to_numpy(self, array: Any) -> FloatArray:
         """Return the array as a NumPy array."""
