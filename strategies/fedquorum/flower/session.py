@@ -298,7 +298,8 @@ class RoundLogger:
         """
         if not report.decisions:
             return
-        counts = (report.count("trained"), len(report.decisions))
+        unused = [decision for decision in report.decisions if decision.status != "trained"]
+        counts = (len(report.decisions) - len(unused), len(report.decisions))
         log(INFO, "aggregate_train: %d of %d updates count", *counts)
         for client, result in results.by_client.items():
             if result.status is Status.DONE and is_native_reply(results.contents[client]):
@@ -306,13 +307,11 @@ class RoundLogger:
                 break
         if self._reads_loss:
             self._log_loss_key(report, results)
-        rejected = [
-            d for d in report.decisions if d.status == "rejected" and d.num_examples is None
-        ]
+        rejected = [d for d in unused if d.status == "rejected" and d.num_examples is None]
         if rejected:
             self._warn_about_rejected(rejected)
-        for decision in report.decisions:
-            if decision.status != "trained" and decision not in rejected:
+        for decision in unused:
+            if decision not in rejected:
                 details = (decision.client, decision.status, decision.reason)
                 log(INFO, "\t> Client %d %s: %s", *details)
         usable = any(decision.num_examples is not None for decision in report.decisions)

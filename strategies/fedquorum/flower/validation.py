@@ -158,8 +158,8 @@ def find_sum_problem(
             (binned_sum.index, binned_sum.high),
             (binned_sum.index - 1, binned_sum.low),
         ):
-            problem = _find_array_problem({name: part}, expected) or _find_range_problem(
-                name, part, bins.compute_max_sum(index)
+            problem = _find_array_problem({name: part}, expected) or find_number_problem(
+                {name: part}, bins.compute_max_sum(index)
             )
             if problem is not None:
                 return problem
@@ -250,17 +250,16 @@ def _describe_name_problem(arrays: Mapping[str, Any], model: Mapping[str, Any]) 
     return ", ".join(filter(None, problems))
 
 
-def find_number_problem(arrays: Mapping[str, NDArray[Any]]) -> str | None:
+def find_number_problem(
+    arrays: Mapping[str, NDArray[Any]], max_value: float = MAX_VALUE
+) -> str | None:
     """Return the problem of the first array with an unusable number, or None."""
-    return next(filter(None, map(_find_range_problem, arrays, arrays.values())), None)
-
-
-def _find_range_problem(name: str, array: NDArray[Any], max_value: float = MAX_VALUE) -> str | None:
-    if array.size == 0:
-        return None
-    low, high = float(array.min()), float(array.max())
-    if not (math.isfinite(low) and math.isfinite(high)):
-        return f"array '{name}' holds NaN or Inf"
-    if max(-low, high) > max_value:
-        return f"array '{name}' holds values up to {max(-low, high):.3g}, not {max_value:.0e}"
+    for name, array in arrays.items():
+        if array.size == 0:
+            continue
+        low, high = float(array.min()), float(array.max())
+        if not (math.isfinite(low) and math.isfinite(high)):
+            return f"array '{name}' holds NaN or Inf"
+        if max(-low, high) > max_value:
+            return f"array '{name}' holds values up to {max(-low, high):.3g}, not {max_value:.0e}"
     return None

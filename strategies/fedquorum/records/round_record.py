@@ -12,7 +12,7 @@ from ..metrics.fairness import compute_dispersion, weighted_mean
 from ..rules.decisions import STATUSES, ClientEvaluation, LateReply, RoundReport
 from ..rules.equality import nan_equals_nan
 from ..rules.hooks import NO_HOOKS, GroupReport, Hooks
-from ..rules.metrics import get_metric
+from ..rules.metrics import METRICS
 from ..rules.round import REJECTION_REASONS
 from ..rules.types import BoolArray, FloatArray, PerClient
 from .values import (
@@ -376,7 +376,7 @@ def _summarize_group(
         for name in ("loss", "accuracy")
     }
     means[metric] = weighted_mean(values[is_defined], weight[is_defined])
-    higher_is_better = get_metric(metric).higher_is_better
+    higher_is_better = METRICS[metric].higher_is_better
     return {
         **means,
         "left_out": int((~is_defined).sum()),

@@ -201,9 +201,13 @@ class RuleSet:
         fraction = self.selection.sampling.fraction
         return compute_regret_bound(self.weighting, rounds, clients, fraction)
 
+    @cached_property
+    def _admits_all(self) -> bool:
+        return admits_all(self.selection)
+
     def compute_known_weights(self, state: Any, plan: RoundPlan) -> KnownWeights | None:
         """Return the proportional weights of the updates if known before training, else None."""
-        if self.memory is not None or plan.trains_local_model or not admits_all(self.selection):
+        if self.memory is not None or plan.trains_local_model or not self._admits_all:
             return None
         return self.weighting.compute_known_weights(state, plan)
 

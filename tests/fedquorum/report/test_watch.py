@@ -175,17 +175,17 @@ def test_drawing_takes_a_fraction_of_the_time(
 
 
 @pytest.mark.slow
-def test_a_run_of_20_000_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_100_000_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Curves have at most 401 points, and checking for new records takes no time."""
     # On a busy machine the run would seem killed after the first drawing, and be drawn again.
     monkeypatch.setattr("fedquorum.report.watched_run.PATIENCE_SECONDS", math.inf)
-    rounds = 20_000
+    rounds = 100_000
     run = make_running_run(tmp_path / "run", rounds=2 * rounds)
     first, _, last = json.dumps(make_round_line(0)).partition("0")
     lines = (f"{first}{number}{last}\n" for number in range(1, rounds + 1))
     (run / "rounds.jsonl").write_text("".join(lines))
     watch = draw_runs(run)
-    assert "round 20,000 of 40,000" in list_paragraphs(watch, "progress")[0]
+    assert "round 100,000 of 200,000" in list_paragraphs(watch, "progress")[0]
     assert len(watch.content) < 200_000
     start = time.thread_time()
     watch.draw()
