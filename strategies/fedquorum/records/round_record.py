@@ -376,7 +376,8 @@ def _summarize_group(
         for name in ("loss", "accuracy")
     }
     means[metric] = weighted_mean(values[is_defined], weight[is_defined])
-    higher_is_better = METRICS[metric].higher_is_better
+    # An unknown name, from the records of another version, counts as a fraction.
+    higher_is_better = metric not in METRICS or METRICS[metric].higher_is_better
     return {
         **means,
         "left_out": int((~is_defined).sum()),
