@@ -328,7 +328,7 @@ KNOWN_STATISTICS = StrategyEntry(
     AverageAll,
     participation=KnownRatesCorrection,
 )
-_MEMORY_TEXTS = {
+_MEMORY_TEXTS: dict[str, Any] = {
     "use": "clients come and go, and the server can hold an update for each client",
     "state": "a model (`strategy.memory_dir` keeps it in files)",
     "gain": "a bad update counts until the client's next one",
@@ -441,7 +441,7 @@ def takes_client_facts(rules: RuleSet) -> bool:
     """Say whether the weighting takes a parameter from the run's clients, such as their rates."""
     weighting = rules.weighting
     return any(
-        item.name in part.required_options
+        item.name in part.description.required_options
         for part in (weighting, getattr(weighting, "base", weighting))
         for item in get_parameters(type(part))
     )

@@ -113,6 +113,7 @@ MAX_MEMBERS = 12
 @made
 def test_a_rule_can_be_learned_in_one_sitting(rule: Rule) -> None:
     """Beside its parameters it has few public members, inherited ones counted."""
+    assert is_dataclass(rule)
     parameters = {item.name for item in fields(rule)}
     members = {name for name in dir(rule) if not name.startswith("_")} - parameters
     assert len(members) <= MAX_MEMBERS, sorted(members)
