@@ -238,3 +238,13 @@ def test_the_files_that_a_guide_names_are_there(page: str) -> None:
     rules = ROOT / "strategies/fedquorum/rules"
     roots += [rules, rules / "weighting"]  # for base.py, of which each kind has one
     assert not [path for path in paths if not any((root / path).exists() for root in roots)]
+
+
+def test_the_functions_on_the_way_of_a_round_are_there() -> None:
+    """Each function and class that the page of how it works names is defined."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = {name.rpartition(".")[2] for name in re.findall(r"`([A-Z]\w+\.\w+|\w+_round)`", text)}
+    folders = ("strategies/fedquorum", "client_app", "server_app")
+    sources = [path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    assert len(named) > 5
+    assert not [name for name in named if not any(f"def {name}(" in text for text in sources)]
