@@ -328,21 +328,21 @@ KNOWN_STATISTICS = StrategyEntry(
     AverageAll,
     participation=KnownRatesCorrection,
 )
-_MEMORY_TEXTS: dict[str, Any] = {
-    "use": "clients come and go, and the server can hold an update for each client",
-    "state": "a model (`strategy.memory_dir` keeps it in files)",
-    "gain": "a bad update counts until the client's next one",
-    "secure_sum": "no: the server keeps every client's last update",
-}
+_MEMORY = RuleDescription(
+    use="clients come and go, and the server can hold an update for each client",
+    state="a model (`strategy.memory_dir` keeps it in files)",
+    gain="a bad update counts until the client's next one",
+    secure_sum="no: the server keeps every client's last update",
+)
 FEDVARP = StrategyEntry(
     "fedvarp",
     "FedVarp: a memory of all last updates reduces the variance of participation.",
     AverageParticipating,
     memory=UpdateMemoryConfig(),
-    description=RuleDescription(
+    description=replace(
+        _MEMORY,
         weight="1 / (number available), with a memory of every client's last update",
         source="Jhunjhunwala et al. 2022",
-        **_MEMORY_TEXTS,
     ),
 )
 MIFA = StrategyEntry(
@@ -350,10 +350,10 @@ MIFA = StrategyEntry(
     "MIFA: the mean of all last updates.",
     AverageAll,
     memory=UpdateMemoryConfig(steps_without_updates=True),
-    description=RuleDescription(
+    description=replace(
+        _MEMORY,
         weight="1 / N, with a memory of every client's last update",
         source="Gu et al. 2021",
-        **_MEMORY_TEXTS,
     ),
 )
 

@@ -28,7 +28,7 @@ from ..records.round_record import (
 from ..rules.composition import RuleSet
 from ..rules.decisions import STATUSES
 from ..rules.round import NOT_FINITE, NOT_SOLVED, WEIGHT_EXCEEDS_BOUND, compute_divergence
-from ..rules.selection.epsilon_gate import samples_objective, select_objective_clients
+from ..rules.selection.base import samples_objective, select_objective_clients
 from ..rules.types import PerClient
 from ..rules.weighting.base import find_contradictions
 from .clock_check import ClockCheck

@@ -47,7 +47,7 @@ from ..rules.round import (
 )
 from ..rules.rule import RunContext
 from ..rules.schedules import ClientLRSchedule
-from ..rules.selection.epsilon_gate import samples_objective, select_objective_clients
+from ..rules.selection.base import samples_objective, select_objective_clients
 from ..rules.types import (
     ClientReports,
     FloatArray,

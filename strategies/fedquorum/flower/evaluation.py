@@ -11,7 +11,7 @@ from ..errors import RunError
 from ..rules.composition import RuleSet
 from ..rules.decisions import ClientEvaluation, compute_priority_objective
 from ..rules.hooks import Candidates
-from ..rules.selection.epsilon_gate import samples_objective
+from ..rules.selection.base import samples_objective
 from ..rules.types import ClientReports, Population, RoundPlan
 from ..sanitize import abbreviate
 from ..server.state import ServerState

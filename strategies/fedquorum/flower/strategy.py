@@ -27,7 +27,7 @@ from ..errors import StateError
 from ..rules.composition import RuleSet
 from ..rules.decisions import ClientEvaluation, RoundReport
 from ..rules.round import NO_OBJECTIVE, RoundOutcomes, decide_round
-from ..rules.selection.epsilon_gate import samples_objective, select_objective_clients
+from ..rules.selection.base import samples_objective, select_objective_clients
 from ..rules.state_arrays import StateArrays
 from ..rules.types import Population, RoundPlan
 from ..server.state import ServerState

@@ -20,7 +20,7 @@ from .decisions import ClientDecision, DecisionTrace, RoundReport
 from .equality import nan_equals_nan
 from .regret import kl_divergence
 from .robustness import Robustness
-from .selection.epsilon_gate import select_objective_clients
+from .selection.base import select_objective_clients
 from .state_arrays import expand_state
 from .types import (
     Admission,

@@ -42,7 +42,7 @@ from fedquorum.rules.round import (
     decide_round,
 )
 from fedquorum.rules.rule import RunContext
-from fedquorum.rules.selection.epsilon_gate import samples_objective, select_objective_clients
+from fedquorum.rules.selection.base import samples_objective, select_objective_clients
 from fedquorum.rules.types import Objective, Population, RoundPlan
 
 from tests.cases import sample_cases

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import singledispatch
 from typing import ClassVar
 
 import numpy as np
@@ -111,6 +112,21 @@ class Selection(Rule, ABC):
         """Return the eligible groups of clients in round t, in words."""
         both = "clients with and without priority are eligible"
         return both if self.traits.selects_all else "only priority clients are eligible"
+
+
+@singledispatch
+def samples_objective(selection: object) -> bool:  # noqa: ARG001
+    """Say whether F(w_t) covers only the selected priority clients of round t; by default yes."""
+    return True
+
+
+@singledispatch
+def select_objective_clients(
+    selection: object,  # noqa: ARG001
+    clients: frozenset[int],
+) -> frozenset[int]:
+    """Return the clients whose F_k(w_t) make up F(w_t): by default all that evaluate it."""
+    return clients
 
 
 def admits_all(selection: Selection) -> bool:

@@ -33,7 +33,7 @@ from ..types import (
     Population,
     RoundPlan,
 )
-from .base import Selection, SelectionTraits
+from .base import SelectionTraits, samples_objective, select_objective_clients
 from .sampling import Sampling
 from .warmup import WarmUpSelection
 
@@ -238,14 +238,16 @@ def compute_threshold(gate: EpsilonGate, t: int) -> float:
     return gate.epsilon * factor if factor > 0.0 else 0.0
 
 
-def samples_objective(selection: Selection) -> bool:
-    """Say whether F(w_t) covers only the selected priority clients of round t."""
-    return not isinstance(selection, EpsilonGate) or selection.objective_clients == "sampled"
+@samples_objective.register
+def _(selection: EpsilonGate) -> bool:
+    """Say whether F covers only the selected priority clients."""
+    return selection.objective_clients == "sampled"
 
 
-def select_objective_clients(selection: Selection, clients: frozenset[int]) -> frozenset[int]:
-    """Return the clients whose F_k(w_t) make up F(w_t): all that evaluate it, or the gate's one."""
-    client = selection.objective_client if isinstance(selection, EpsilonGate) else None
+@select_objective_clients.register
+def _(selection: EpsilonGate, clients: frozenset[int]) -> frozenset[int]:
+    """Return ``objective_client``, or by default all clients that evaluate F_k(w_t)."""
+    client = selection.objective_client
     return clients if client is None else clients & {client}
 
 

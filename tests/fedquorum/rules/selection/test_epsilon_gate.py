@@ -8,7 +8,8 @@ from fedquorum.errors import ParameterError
 from fedquorum.rules.decisions import DecisionTrace
 from fedquorum.rules.rule import RunContext
 from fedquorum.rules.selection import EpsilonGate
-from fedquorum.rules.selection.epsilon_gate import compute_threshold, select_objective_clients
+from fedquorum.rules.selection.base import select_objective_clients
+from fedquorum.rules.selection.epsilon_gate import compute_threshold
 from fedquorum.rules.types import ClientReports, ClientUpdates, Objective, Population, RoundPlan
 from fedquorum.rules.weighting import DataFraction
 from numpy.typing import ArrayLike
