@@ -319,7 +319,7 @@ PUBLIC_MODULES = (
         f"rules.{name}"
         for name in (
             *("selection", "weighting", "participation", "server_optimizer"),
-            *("rule", "description", "parameters", "types", "hooks"),
+            *("description", "rule", "description", "parameters", "types", "hooks"),
         )
     ),
     *("contrib", "rng", "errors", "client.availability", "flower.mods", "records.reader"),

@@ -111,7 +111,7 @@ MAX_MEMBERS = 12
 
 
 @made
-def test_a_rule_can_be_learned_in_one_sitting(rule: Rule) -> None:
+def test_a_rule_can_be_learned_in_one_sitting(rule: Any) -> None:
     """Beside its parameters it has few public members, inherited ones counted."""
     assert is_dataclass(rule)
     parameters = {item.name for item in fields(rule)}
