@@ -58,7 +58,8 @@ def test_a_rules_parameters_are_its_settings(group: str, key: str) -> None:
     others = {"name", "fraction", "priority_samples", "server_lr", "lr_schedule"}
     assert settings.keys() - {item.name for item in declared} <= others
     assert settings["name"].default == key
-    assert OPTION_SCHEMAS[group][key].__doc__ == rule.description.summary
+    summary = rule.summary if group == "strategy" else rule.description.summary
+    assert OPTION_SCHEMAS[group][key].__doc__ == summary
 
 
 @pytest.mark.parametrize("key", NAMED_STRATEGIES)
