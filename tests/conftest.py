@@ -1,5 +1,6 @@
 """Share fixtures and options between all tests: real data, skips, samples of cases."""
 
+import importlib
 import os
 import random
 import shutil
@@ -52,6 +53,8 @@ INTEGRATION = Path(__file__).parent / "integration"
 IMPORTED = pytest.StashKey[frozenset[str]]()
 FAST_CASES = 2
 """The number of cases of a parametrized test with ``--fast``."""
+MANY_TESTS = 1000
+"""With so many tests in a session, some need every module."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -137,8 +140,14 @@ def _select_fast(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pyte
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Store the modules imported so far, before any test runs."""
+    """Store the modules imported so far, before any test runs.
+
+    The fast tier imports the compiler of PyTorch here, as its optimizers and torchvision do on
+    first use: that takes a second, which would count as the time of any one test.
+    """
     session.config.stash[IMPORTED] = frozenset(sys.modules)
+    if session.config.getoption("fast") and len(session.items) >= MANY_TESTS:
+        importlib.import_module("torch._dynamo")
 
 
 @pytest.fixture(scope="session")

@@ -176,6 +176,7 @@ def test_a_commit_and_ci_check_the_same() -> None:
         assert hook["entry"].removesuffix(" --force-exclude") in ci
 
 
+@pytest.mark.slow
 def test_one_resolution_holds_all_extras(tmp_path: Path) -> None:
     """``flwr run .`` installs the app with uv, which resolves the extras together, on all systems.
 

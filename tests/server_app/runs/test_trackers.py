@@ -186,6 +186,7 @@ def test_a_tracker_that_is_not_installed_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_tracker_that_cannot_start_is_one_line(tmp_path: Path) -> None:
     """The file of the database has other content."""
     (tmp_path / "mlflow.db").write_text("no database, but some text " * 100)
