@@ -20,7 +20,7 @@ def is_long() -> bool:
 
 def limit_examples(most: int) -> settings:
     """Return settings for costly examples: at most ``most`` of them, and fewer with ``--fast``."""
-    return settings(max_examples=min(most, settings.default.max_examples))
+    return settings(max_examples=min(most, settings().max_examples))
 
 
 def sample_cases(cases: Sequence[Case], size: int, *, seed: int = 0) -> list[Case]:

@@ -95,9 +95,9 @@ def pytest_configure(config: pytest.Config) -> None:
         os.fsync = _return_at_once
 
 
-def _return_at_once(descriptor: "FileDescriptorLike") -> None:
+def _return_at_once(fd: "FileDescriptorLike") -> None:
     """Replace ``os.fsync``; a closed file is still an error."""
-    os.fstat(descriptor if isinstance(descriptor, int) else descriptor.fileno())
+    os.fstat(fd if isinstance(fd, int) else fd.fileno())
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
