@@ -167,7 +167,8 @@ def compose_overrides(overrides: tuple[str, ...]) -> ComposedConfig:
     """Return the checked settings of overrides, composed once per process."""
     if overrides not in _composed_configs:
         try:
-            adopt_config(*_compose_from_cache(overrides), overrides)
+            typed, experiment = _compose_from_cache(overrides)
+            _adopt_settings(_to_settings(typed), experiment, overrides)
         except (SettingsError, OmegaConfBaseException):  # Hydra's composition explains the mistake
             config = _compose_config(overrides)
             adopt_config(config, str(config.hydra.runtime.choices.experiment), overrides)
@@ -230,7 +231,7 @@ def _is_value_change(override: Override) -> bool:
 def _compose_options(overrides: tuple[str, ...]) -> tuple[DictConfig, str]:
     # The runs of a study or a report share a few combinations of options.
     config = _compose_config(overrides)
-    settings = _drop_hydra_keys(config)
+    settings = _add_types(config)
     OmegaConf.set_struct(settings, True)
     return settings, str(config.hydra.runtime.choices.experiment)
 
@@ -264,9 +265,11 @@ def adopt_config(config: DictConfig, experiment: str, overrides: tuple[str, ...]
     SettingsError
         If a value is not allowed.
     """
-    if overrides in _composed_configs:
-        return
-    settings = _to_settings(config)
+    if overrides not in _composed_configs:
+        _adopt_settings(_to_settings(_add_types(config)), experiment, overrides)
+
+
+def _adopt_settings(settings: Settings, experiment: str, overrides: tuple[str, ...]) -> None:
     job_overrides = tuple(text for text in overrides if not text.startswith(("hydra.", "hydra/")))
     settings_only = tuple(text for text in job_overrides if not text.startswith("experiment="))
     composed = ComposedConfig(settings, experiment, settings_only)
@@ -342,15 +345,20 @@ def _compose_with_hydra(overrides: Sequence[str]) -> DictConfig:
     return config
 
 
-def _drop_hydra_keys(config: DictConfig) -> DictConfig:
-    return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-
-
-def _to_settings(config: DictConfig) -> Settings:
+def _add_types(config: DictConfig) -> DictConfig:
+    """Return the settings in Hydra's config, each with the type that ``Settings`` gives it."""
+    plain = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     try:
-        settings: Any = OmegaConf.to_object(
-            OmegaConf.merge(OmegaConf.structured(Settings), _drop_hydra_keys(config))
-        )
+        typed = OmegaConf.merge(OmegaConf.structured(Settings), plain)
+    except OmegaConfBaseException as error:
+        raise SettingsError(explain(error, lookup=_list_settings)) from None
+    assert isinstance(typed, DictConfig)
+    return typed
+
+
+def _to_settings(typed: DictConfig) -> Settings:
+    try:
+        settings: Any = OmegaConf.to_object(typed)
     except OmegaConfBaseException as error:
         raise SettingsError(explain(error, lookup=_list_settings)) from None
     assert isinstance(settings, Settings)
