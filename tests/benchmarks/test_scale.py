@@ -77,6 +77,7 @@ def get_overrides(job: dict[str, Any]) -> tuple[str, ...]:
     return tuple(item for item in job["overrides"] if not item.startswith("hydra."))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", SCALE_STRATEGIES)
 def test_the_cost_of_a_round_depends_on_the_selected_clients(strategy: str, tmp_path: Path) -> None:
     """Ten times as many clients need no more calls, and no memory beyond their arrays."""
