@@ -216,6 +216,7 @@ def test_a_run_prints_the_output_of_the_command(capsys: pytest.CaptureFixture[st
     assert "round 2/2" in output
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C is a KeyboardInterrupt; a resumed run has the rounds of an uninterrupted one."""
     settings = {**SMALL, "rounds": 4, "engine.checkpoint_every": 2}
