@@ -51,8 +51,6 @@ DATA = "FEDQUORUM_DATA"
 DATA_FOLDER = os.environ.get(DATA)
 INTEGRATION = Path(__file__).parent / "integration"
 IMPORTED = pytest.StashKey[frozenset[str]]()
-FAST_CASES = 2
-"""The number of cases of a parametrized test with ``--fast``."""
 MANY_TESTS = 1000
 """With so many tests in a session, some need every module."""
 
@@ -69,8 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fast",
         action="store_true",
-        help="no slow tests and no integration tests, and of each parametrized one a seeded sample "
-        f"of {FAST_CASES} cases",
+        help="no slow tests and no integration tests, and one case of each parametrized one",
     )
     parser.addoption("--long", action="store_true", help="play all generated cases, not a sample")
     parser.addoption(
@@ -131,11 +128,7 @@ def _select_fast(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pyte
         slow = any(map(item.get_closest_marker, ("slow", "flower")))
         if not slow:
             cases[item.nodeid.partition("[")[0]].append(item)
-    selected = {
-        item
-        for name, items_of_test in cases.items()
-        for item in random.Random(name).sample(items_of_test, min(FAST_CASES, len(items_of_test)))
-    }
+    selected = {random.Random(name).choice(of_test) for name, of_test in cases.items()}
     return [i for i in items if i in selected], [i for i in items if i not in selected]
 
 

@@ -53,6 +53,7 @@ def compute_training_losses(run: Path) -> list[float]:
     return [sgd.measure(model, client.x_train, client.y_train)[0] for client in clients]
 
 
+@pytest.mark.slow
 def test_the_terms_follow_their_formulas(runs: Path) -> None:
     """w* is the model with the lowest F; Gamma, theta and rho follow from the tables."""
     terms = compute_terms(runs)
@@ -89,6 +90,7 @@ def test_admitting_more_clients_lowers_theta_and_raises_rho(runs: Path) -> None:
     assert terms["fedavg"].admitted_rounds == dict.fromkeys(range(2, 6), 5)  # one of 6 is warm-up
 
 
+@pytest.mark.slow
 def test_without_local_only_runs_there_are_no_terms(runs: Path) -> None:
     """The terms need the local optima, which only local_only runs provide."""
     loaded = [load_run(runs / name) for name in ("fedalign", "fedavg")]
@@ -102,6 +104,7 @@ def test_the_command_prints_the_terms(runs: Path, capsys: pytest.CaptureFixture[
     assert "Terms of FedALIGN's bound" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_fit_is_named(runs: Path) -> None:
     """A file with another model is one line with its path."""
     path = runs / "fedavg" / "model.safetensors"
@@ -127,6 +130,7 @@ def test_a_changed_mapping_is_named(tmp_path: Path) -> None:
         compute_terms(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_setting_whose_preset_changed_is_named(runs: Path) -> None:
     """A run is refused if its preset had another value when it was recorded."""
     path = runs / "fedavg" / "config.yaml"

@@ -106,6 +106,7 @@ def test_memory_is_measured_in_a_separate_run() -> None:
     assert log == [("a", 14, False)]
 
 
+@pytest.mark.slow
 def test_the_watcher_measures_child_processes() -> None:
     """The peak includes the 200 MB of a child that holds them for over a second."""
     code = "import time; held = bytearray(b'1') * 200_000_000; time.sleep(1.5)"

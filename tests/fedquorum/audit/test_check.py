@@ -105,6 +105,7 @@ def test_a_round_without_weights_is_rejected_and_reported(
     assert f"weight: 0; {reason}; recorded 0" in lines
 
 
+@pytest.mark.slow
 def test_rounds_whose_weights_exceed_the_bound_are_rejected_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ def test_a_resumed_run_with_more_rounds_has_no_mismatches(tmp_path: Path) -> Non
     assert horizons == [10] * 10 + [20] * 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sample_cases([*OVERRIDES], 8))
 def test_every_leg_is_replayed_with_its_own_settings(tmp_path: Path, name: str) -> None:
     """Of three legs, the second stopped before its last round."""

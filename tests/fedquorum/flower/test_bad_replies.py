@@ -481,6 +481,7 @@ def assert_as_if_failed(
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*NAMED_STRATEGIES, "composed", "custom"}))
 def test_bad_replies_have_no_effect(name: str, num_bad_replies: int) -> None:
     """Model, state and weights are as if the clients had failed; each has a reason."""

@@ -295,6 +295,7 @@ def announce_only(node: SuperNode, message: Message) -> None:
     node.push_objects(stored, build_object_tree(root, objects), {})
 
 
+@pytest.mark.slow
 def test_objects_that_never_arrive_delay_no_round() -> None:
     """An exchange ends at its deadline, with the replies of the others."""
     with Federation(announce_only, behave_honestly) as federation:
@@ -418,6 +419,7 @@ def make_slow_node(seconds: float) -> Behavior:
     return behave
 
 
+@pytest.mark.slow
 def test_a_quorum_ends_the_exchange() -> None:
     """A late node is busy meanwhile, and its reply arrives outside the exchange."""
     replied: set[int] = set()
@@ -472,6 +474,7 @@ def test_a_message_expires_at_its_deadline() -> None:
         assert grid.take_late_arrivals() == []
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:No path_separator found:DeprecationWarning")  # Flower's Alembic
 @pytest.mark.parametrize("database", ["superlink.db", FLWR_IN_MEMORY_DB_NAME])
 def test_the_superlink_deletes_messages_without_a_reply(

@@ -122,6 +122,7 @@ def build_private(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("strategy", PRIVATE)
 def test_a_huge_norm_without_noise_changes_nothing(

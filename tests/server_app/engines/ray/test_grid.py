@@ -305,6 +305,7 @@ def test_a_dead_worker_is_restarted(fake: FakeRay, pool: RayWorkerPool) -> None:
     assert grid.get_node_states()["3"].tobytes() == states["3"].tobytes()
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_restart_is_unavailable(fake: FakeRay, pool: RayWorkerPool) -> None:
     """Its nodes are unavailable, for example after the loss of a GPU, until it has started."""
     grid = RayGrid(pool)
