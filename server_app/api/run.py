@@ -31,7 +31,7 @@ from server_app.runs.job import (
     suppress_disk_errors,
 )
 from server_app.runs.resume import merge_resumed_overrides
-from server_app.signals import raise_on_sigterm
+from server_app.runs.signals import raise_on_sigterm
 
 DEFAULT_OUTPUT_ROOT = Path("outputs")
 RUN_FOLDER, SWEEP_FOLDER = "hydra.run.dir", "hydra.sweep.dir"

@@ -28,7 +28,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from server_app.signals import is_worker, raise_on_sigterm, should_stop
+from server_app.runs.signals import is_worker, raise_on_sigterm, should_stop
 
 if TYPE_CHECKING:
     from conf import ComposedConfig

@@ -20,7 +20,7 @@ from ray.exceptions import RayError, RayTaskError
 from server_app.engines.ray.cluster import Machine, list_machines
 from server_app.engines.ray.worker_pool import describe_worker_error, get_result
 from server_app.provenance import check_same_code, collect_code_facts
-from server_app.signals import mark_as_worker
+from server_app.runs.signals import mark_as_worker
 
 GRACE_SECONDS = 60.0  # time for jobs to write their records after an interruption
 
