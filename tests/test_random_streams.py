@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("strategies/fedquorum", "client_app", "server_app", "conf")
 PURPOSES = {
@@ -70,6 +72,7 @@ def find_purposes(tree: ast.Module) -> Iterator[str]:
                     yield from find_texts(default)
 
 
+@pytest.mark.slow
 def test_the_purposes_of_random_streams_stay_to_the_letter() -> None:
     """They are no names: a data set is divided by them, and a run's clients are drawn."""
     found = {

@@ -80,6 +80,7 @@ def test_the_terms_follow_their_formulas(runs: Path) -> None:
     assert max(terms["fedavg"].gamma.values()) > 0
 
 
+@pytest.mark.slow
 def test_admitting_more_clients_lowers_theta_and_raises_rho(runs: Path) -> None:
     """FedAvg on the priority clients has theta 1 and rho 0; on all clients, theta is smallest."""
     terms = compute_terms(runs)

@@ -140,6 +140,7 @@ def test_the_audit_finds_a_changed_clock(tmp_path: Path) -> None:
     assert any(text.startswith("round 3: simulated_seconds is 1.0") for text in texts)
 
 
+@pytest.mark.slow
 def test_the_report_draws_simulated_seconds(tmp_path: Path) -> None:
     """Runs with and without a quorum are separate methods, each with its simulated times."""
     for seed in (1, 2):

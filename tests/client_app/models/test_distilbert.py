@@ -31,6 +31,7 @@ def test_the_paper_s_size() -> None:
     assert round(sum(encoder) / 1e6) == 66
 
 
+@pytest.mark.slow
 def test_padding_is_not_attended_to() -> None:
     """More of it behind a text changes no logits; another token does."""
     model = build().eval()

@@ -31,6 +31,7 @@ def list_mismatches(run: Path) -> list[str]:
     return [str(problem) for problem in audit_run(run).mismatches]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_with_more_rounds_has_no_mismatches(tmp_path: Path) -> None:
     """With ten and then twenty rounds, FedALIGN's default warm-up is a tenth of either."""
     small: dict[str, Any] = {

@@ -148,6 +148,7 @@ def run(directory: Path, overrides: str) -> None:
     run_in_process(composed, str(directory))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dp_fixed_client", "dp_adaptive_client"])
 def test_clients_clip_their_updates(tmp_path: Path, kind: str) -> None:
     """With real clients, three on a node, the step is not longer than the norm."""

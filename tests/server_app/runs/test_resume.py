@@ -158,6 +158,7 @@ def test_a_run_resumes_any_number_of_times(tmp_path: Path, monkeypatch: pytest.M
     assert [entry["round"] for entry in manifest["resumed"]] == [2, 4, 6]
 
 
+@pytest.mark.slow
 def test_a_complete_run_may_resume_for_more_rounds(tmp_path: Path) -> None:
     """It equals the longer run, if nothing depends on the number of rounds."""
     whole = run(tmp_path / "whole", "strategy=fedavg", "rounds=9")

@@ -263,6 +263,7 @@ def test_mistakes(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
         start_study((*by_key.values(), *output))
 
 
+@pytest.mark.slow
 def test_participation_is_required_for_intermittent_clients() -> None:
     """Unless the user sets them always available."""
     study = StudySettings("participation", "1h", ["fedau"])

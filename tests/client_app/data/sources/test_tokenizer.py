@@ -54,6 +54,7 @@ def test_pairs_of_texts(folder: Path) -> None:
     assert separate.tolist() == [[2, 5, 6, 7, 3], [2, 13, 14, 3, 0], [2, 1, 3, 0, 0]]
 
 
+@pytest.mark.slow
 def test_the_preset_with_published_weights(folder: Path, tmp_path: Path) -> None:
     """The words of aaggff/mqp lead to the folder's encoder on the folder's tokens."""
     path = tmp_path / "pairs.csv"
