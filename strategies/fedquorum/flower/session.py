@@ -110,11 +110,6 @@ class ReplyResults(Generic[ResultT]):
     total: ExactAccumulator | None = None
     form_matches: set[bool] = field(default_factory=set)
 
-    @property
-    def summed_clients(self) -> frozenset[int]:
-        """The clients whose updates arrived as part of a sum."""
-        return frozenset(k for node_sum in self.node_sums.values() for k in node_sum.clients)
-
     def note(self, client: int, text: str) -> None:
         """Add a remark on a client's reply."""
         before = self.notes.get(client)
