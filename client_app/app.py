@@ -365,7 +365,9 @@ def _get_node(context: Context) -> tuple[Node, Sequence[int]]:
 
 def get_node(run_config: Mapping[str, Any], data_path: str = "", *, deployed: bool = False) -> Node:
     """Return the node of this process for a run, built once; see ``Node``."""
-    return _build_node(*_read_run_config(run_config), data_path, deployed=deployed)
+    node = _build_node(*_read_run_config(run_config), data_path, deployed=deployed)
+    node.set_switches()
+    return node
 
 
 def _read_run_config(run_config: Mapping[str, Any]) -> tuple[str, str]:

@@ -58,6 +58,7 @@ def get_process_state() -> dict[str, object]:
         "flwr output": (console_handler.stream, console_handler.colored),
         "hydra": (GlobalHydra.instance().is_initialized(), HydraConfig.instance().cfg),
         "torch": (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()),
+        "tf32": (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32),
         "random": torch.random.get_rng_state().tolist(),
     }
 
@@ -185,11 +186,14 @@ def test_a_run_leaves_the_process_unchanged(capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(DataError):
         run(data={"name": "npz", "path": "none.npz"})
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.set_float32_matmul_precision("medium")
     try:
         run(verbose=False, **SMALL)
         assert torch.is_deterministic_algorithms_warn_only_enabled()
+        assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.use_deterministic_algorithms(False)
+        torch.set_float32_matmul_precision("highest")
 
 
 @pytest.mark.usefixtures("unchanged_process")

@@ -77,8 +77,7 @@ class Node:
             data = replace(data, path=data_path)
         self._data = load_data(data, settings.seed)
         self._device = resolve_device(settings.client.device)
-        if self._device.type == "cuda":
-            set_deterministic(settings.client.deterministic)
+        self.set_switches()
         self._model = build_trained_model(settings, self._data).to(self._device)
         inputs = create_example_inputs(self._data.input_shape, self._data.num_tokens).to(
             self._device
@@ -89,8 +88,6 @@ class Node:
         if any(isinstance(layer, torch.nn.Conv2d) for layer in self._model.modules()):
             # Convolutions are up to twice as fast in this layout, also on CPUs.
             self._model = self._model.to(memory_format=torch.channels_last)
-        torch.set_float32_matmul_precision("high" if settings.client.tf32 else "highest")
-        torch.backends.cudnn.allow_tf32 = settings.client.tf32
         if settings.client.compile:
             _check_compiler(self._device)
         self._process = build_processes(settings, self._data)
@@ -98,6 +95,17 @@ class Node:
         self._examples: Examples | None = None
         self._loaded = np.zeros(0, dtype=np.int64)
         self._loaded_groups: set[Sequence[int]] = set()  # groups of clients, all loaded
+
+    def set_switches(self) -> None:
+        """Set PyTorch's switches for the whole process as this node's settings require.
+
+        Others may change them between two messages: another node, or the program that runs the job.
+        """
+        client = self._settings.client
+        if self._device.type == "cuda":
+            set_deterministic(client.deterministic)
+        torch.set_float32_matmul_precision("high" if client.tf32 else "highest")
+        torch.backends.cudnn.allow_tf32 = client.tf32
 
     def load_clients(self, clients: Sequence[int]) -> None:
         """Load the data of these clients, in addition to those already loaded.

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +171,7 @@ def _resolve_run_folder(config: DictConfig) -> str:
 @contextmanager
 def _restore_globals(*, verbose: bool) -> Iterator[None]:
     """Restore the global state that a command may change, because this process continues."""
-    hook, hydra, torch = threading.excepthook, HydraConfig.instance().cfg, _get_torch_determinism()
+    hook, hydra, switches = threading.excepthook, HydraConfig.instance().cfg, _get_torch_switches()
     threading.excepthook = suppress_disk_errors
     with ExitStack() as stack:
         if not verbose:
@@ -182,18 +183,37 @@ def _restore_globals(*, verbose: bool) -> Iterator[None]:
             threading.excepthook = hook
             HydraConfig.instance().cfg = hydra
             if "torch" in sys.modules:
-                sys.modules["torch"].use_deterministic_algorithms(torch[0], warn_only=torch[1])
+                switches.apply()
 
 
-def _get_torch_determinism() -> tuple[bool, bool]:
-    """Return PyTorch's switches for deterministic algorithms: whether they are on, and only warn.
+@dataclass(frozen=True)
+class _TorchSwitches:
+    """PyTorch's switches that a run sets; the values by default are PyTorch's."""
+
+    deterministic: bool = False
+    warn_only: bool = False
+    precision: str = "highest"
+    cudnn_tf32: bool = True
+
+    def apply(self) -> None:
+        """Set the switches."""
+        torch = sys.modules["torch"]
+        torch.use_deterministic_algorithms(self.deterministic, warn_only=self.warn_only)
+        torch.set_float32_matmul_precision(self.precision)
+        torch.backends.cudnn.allow_tf32 = self.cudnn_tf32
+
+
+def _get_torch_switches() -> _TorchSwitches:
+    """Return the present switches.
 
     PyTorch takes a second to import, so this function does not import it.
     """
     torch = sys.modules.get("torch")
     if torch is None:
-        return False, False
-    return (
+        return _TorchSwitches()
+    return _TorchSwitches(
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.get_float32_matmul_precision(),
+        torch.backends.cudnn.allow_tf32,
     )

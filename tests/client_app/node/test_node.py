@@ -11,6 +11,7 @@ import torch
 from fedquorum.flower.mods import AvailabilityMod, ResponseTimeMod
 from numpy.typing import NDArray
 
+from client_app.app import get_node
 from client_app.data.base import PooledSplit, Split
 from client_app.data.synth import SynthData
 from client_app.node.clipping import ClippingMod
@@ -183,6 +184,21 @@ def test_precision_of_products() -> None:
         for value, expected in {"true": "high", "false": "highest"}.items():
             make_node(f"client.tf32={value}")
             assert torch.get_float32_matmul_precision() == expected
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
+
+
+def test_a_node_sets_its_switches_again() -> None:
+    """The node of a run is stored: others may change PyTorch's switches between its messages."""
+    config = {"experiment": "fedalign/synth_low", "overrides": "client.device=cpu client.tf32=true"}
+    try:
+        node = get_node(config)
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
+        assert get_node(config) is node
+        assert torch.get_float32_matmul_precision() == "high"
+        assert torch.backends.cudnn.allow_tf32
     finally:
         torch.set_float32_matmul_precision("highest")
         torch.backends.cudnn.allow_tf32 = False
