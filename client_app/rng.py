@@ -44,4 +44,7 @@ def _is_random_layer(layer: nn.Module) -> bool:
     if isinstance(layer, nn.modules.dropout._DropoutNd):  # noqa: SLF001
         return layer.p > 0
     is_known = type(layer).__module__.startswith(("torch.nn.modules.", "client_app."))
-    return not is_known or isinstance(layer, nn.RReLU) or getattr(layer, "dropout", 0) != 0
+    dropout = getattr(layer, "dropout", 0)
+    # A number is that of a recurrent or attention layer; a layer counts by itself.
+    draws_masks = not isinstance(dropout, nn.Module) and dropout != 0
+    return not is_known or isinstance(layer, nn.RReLU) or draws_masks

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.models import CNN, SmallCNN
+from client_app.models import CNN, SmallCNN, TextCNN
 from client_app.rng import has_random_layers
+from client_app.training.dropout import replace_dropout
 
 
 class Foreign(nn.Module):
@@ -24,6 +25,9 @@ class Foreign(nn.Module):
         (CNN((1, 16, 16), 3), False),
         (nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0)), False),
         (nn.Sequential(nn.Linear(2, 2), nn.AlphaDropout(0.1)), True),
+        (TextCNN(9, 3), False),
+        (TextCNN(9, 3, dropout=0.1), True),
+        (replace_dropout(TextCNN(9, 3, dropout=0.1), torch.ones(1, 4, dtype=torch.int64)), False),
         (nn.LSTM(2, 2, num_layers=2), False),
         (nn.LSTM(2, 2, num_layers=2, dropout=0.1), True),
         (nn.MultiheadAttention(2, 1), False),
