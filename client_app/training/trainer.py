@@ -134,7 +134,9 @@ class Trainer:
             chunks = self._plan_chunks(clients)
         except Exception:  # training each client alone shows which one fails
             chunks = [[index] for index in range(len(clients))]
-        workers = WorkerPool(1 if self._on_gpu else self._cores // self._threads, self._threads)
+        is_compiled = self._setup.compiled and not self._batched.closed_form
+        count = 1 if self._on_gpu or is_compiled else self._cores // self._threads
+        workers = WorkerPool(count, self._threads)
 
         def train_and_use(chunk: list[int]) -> tuple[list[int], Result]:
             indices, models = self._batched.train_chunk(arrays, clients, chunk, t, starts)

@@ -3,6 +3,8 @@
 Shapes: m clients; b samples in a batch. *Stacked* means with a leading axis over the clients.
 """
 
+import copy
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -257,13 +259,34 @@ class FunctionalGradients:
     Parameters
     ----------
     model : torch.nn.Module
-        It must be in training mode when gradients are computed.
+        Every thread computes with a copy in training mode.
     task : Task
     compiled : bool
         Whether to use ``torch.compile``.
     """
 
     def __init__(self, model: nn.Module, task: Task, *, compiled: bool = False) -> None:
+        self._model = model
+        self._task = task
+        self._compiled = compiled
+        self._local = threading.local()
+
+    def _get_gradients(self) -> Callable[..., tuple[StackedTensors, StackedTensors]]:
+        """Return this thread's function, with a separate model.
+
+        ``functional_call`` replaces the model's tensors during the call, and would meet those of
+        another thread.
+        """
+        if not hasattr(self._local, "gradients"):
+            self._local.gradients = self._build_gradients(copy.deepcopy(self._model).train())
+        gradients: Callable[..., tuple[StackedTensors, StackedTensors]] = self._local.gradients
+        return gradients
+
+    def _build_gradients(
+        self, model: nn.Module
+    ) -> Callable[..., tuple[StackedTensors, StackedTensors]]:
+        task = self._task
+
         def compute_loss(
             parameters: StackedTensors,
             rest: StackedTensors,
@@ -276,9 +299,7 @@ class FunctionalGradients:
             return scale * task.compute_mean_loss(outputs, y), rest
 
         gradients = vmap(grad(compute_loss, has_aux=True), randomness="error")
-        self._gradients: Callable[..., tuple[StackedTensors, StackedTensors]] = (
-            torch.compile(gradients) if compiled else gradients
-        )
+        return torch.compile(gradients) if self._compiled else gradients
 
     def compute_coefficients(
         self,
@@ -300,14 +321,14 @@ class FunctionalGradients:
         beta: float = 1.0,
     ) -> None:
         """Set ``grads`` to beta * grads + scale_k times the gradient of client k's mean loss."""
-        scale = batches.coefficients[:, 0]
+        scale, compute_gradients = batches.coefficients[:, 0], self._get_gradients()
         for size in np.unique(batches.sizes).tolist():
             selected = np.flatnonzero(batches.sizes == size)
             is_whole = len(selected) == len(batches.sizes)
             indices = None if is_whole else to_device(torch.from_numpy(selected), scale.device)
             select = partial(_select_rows, indices)
             masks = {name: mask[:, :size] for name, mask in batches.masks.items()}
-            gradients, after = self._gradients(
+            gradients, after = compute_gradients(
                 select(parameters),
                 select({**buffers, **masks}),
                 *select({"x": batches.x[:, :size], "y": batches.y[:, :size], "s": scale}).values(),

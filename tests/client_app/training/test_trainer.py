@@ -189,6 +189,23 @@ def test_the_device_decides_for_other_models(
     assert local_trainer.mode == ("batched, autograd" if expected else separate)
 
 
+@pytest.mark.parametrize("cores", [1, 2, 4])
+def test_threads_that_batch_clients_do_not_meet(
+    cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each chunk of clients is trained as if it were alone, and the model is not changed."""
+    monkeypatch.setattr(module, "MAX_CPU_BYTES", 1)  # a chunk for every client
+    model, clients = small_cnn(0.3), list(EVERYONE) * 3
+    start = copy_arrays(model)
+    found = train_each(make_trainer(model, "batched", cores=cores), start, clients)
+    for arrays, client in zip(found, clients, strict=True):
+        alone = make_trainer(model, "batched", cores=1).train_client(start, client, 1)
+        for array, expected in zip(arrays, alone, strict=True):
+            np.testing.assert_array_equal(array, expected)
+    for array, before in zip(copy_arrays(model), start, strict=True):
+        np.testing.assert_array_equal(array, before)
+
+
 def set_device(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let trainers decide as on this device."""
     monkeypatch.setattr(Trainer, "_on_gpu", property(lambda _: device == "cuda"))
