@@ -17,6 +17,12 @@ from fedquorum.server.exact_sum import (
 )
 from numpy.typing import NDArray
 
+GPU_BLOCK = 2**22
+"""How many numbers a GPU adds at a time: 32 MiB of terms, and as much of their parts.
+
+The host waits for the largest term of each block, so there should be few blocks.
+"""
+
 
 class PyTorch(NumPyBackend):
     """The backend of sums for models on a GPU.
@@ -27,6 +33,7 @@ class PyTorch(NumPyBackend):
         The device of the tensors.
     """
 
+    block = GPU_BLOCK
     add = torch.add
 
     def __init__(self, device: torch.device) -> None:

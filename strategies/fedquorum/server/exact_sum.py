@@ -121,12 +121,15 @@ class NumPyBackend:
 
     Attributes
     ----------
+    block : int
+        How many numbers are added at a time.
     add : callable
         ``add(terms, constant, out=parts)`` writes terms + constant into ``parts``.
     create_empty : callable
         ``create_empty(size)`` returns an uninitialized float64 array, shape (size,).
     """
 
+    block: ClassVar[int] = BLOCK
     add: ClassVar[Callable[..., Any]] = np.add
     create_empty: Callable[[int], Any] = np.empty
 
@@ -166,8 +169,8 @@ class ExactAccumulator:
         self._library = library or NumPyBackend()
         self._sums: dict[str, BinnedSum[Any]] = {}
         self._finite = True
-        self._terms = self._library.create_empty(BLOCK)
-        self._parts = self._library.create_empty(BLOCK)
+        self._terms = self._library.create_empty(self._library.block)
+        self._parts = self._library.create_empty(self._library.block)
         # Allocate now: running out of memory in the middle of an update would leave half of it
         # in the sum.
         self._memory = {
@@ -224,14 +227,14 @@ class ExactAccumulator:
         start_model : mapping, optional
             As for ``add_model``.
         """
-        m = len(factors)
+        m, max_size = len(factors), self._library.block
         for name, stacked in models.items():
             flat = stacked.reshape(m, -1)
             start = self._start[name] if start_model is None else start_model[name].reshape(-1)
-            columns = min(flat.shape[1], BLOCK)
-            rows = BLOCK // columns if columns else 0
-            for left in range(0, flat.shape[1], BLOCK):
-                across = slice(left, left + BLOCK)
+            columns = min(flat.shape[1], max_size)
+            rows = max_size // columns if columns else 0
+            for left in range(0, flat.shape[1], max_size):
+                across = slice(left, left + max_size)
                 for top in range(0, m, rows):
                     block = flat[top : top + rows, across]
                     size = block.shape[0] * block.shape[1]

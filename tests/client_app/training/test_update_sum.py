@@ -127,6 +127,26 @@ def test_pytorch_adds_the_same_bits_of_the_same_factors(scale: float) -> None:
         assert one.low.tobytes() == other.low.tobytes()
 
 
+@pytest.mark.parametrize("size", [1, 7, 40, 10**6])
+def test_blocks_of_any_size_give_the_same_bits(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU adds larger blocks than a CPU."""
+    rng = np.random.default_rng(4)
+    start = {"a": rng.standard_normal((5, 3)).astype(np.float32), "b": np.zeros(40, np.float32)}
+    models = [
+        torch.from_numpy((x + 10.0 ** rng.integers(-9, 9, (6, *x.shape))).astype(np.float32))
+        for x in start.values()
+    ]
+    factors, bins = rng.uniform(0.5, 900, 6).tolist(), ExponentBins.for_num_terms(6)
+    expected = UpdateSum(start, CPU, bins)
+    monkeypatch.setattr(PyTorch, "block", size)
+    found = UpdateSum(start, CPU, bins, PyTorch(CPU))
+    assert expected.add(models, factors) == found.add(models, factors) == [None] * 6
+    for name, one in expected.get_sums().items():
+        other = found.get_sums()[name]
+        assert (one.index, one.high.tobytes()) == (other.index, other.high.tobytes())
+        assert one.low.tobytes() == other.low.tobytes()
+
+
 def test_an_update_that_does_not_fit_is_left_out_by_its_node() -> None:
     """The node leaves it out as the server would, and adds the others."""
     total = UpdateSum({"w": np.zeros(3)}, CPU, ExponentBins.for_num_terms(4))
