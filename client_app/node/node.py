@@ -47,7 +47,9 @@ SUPERNODE_MODULE = "flwr.supernode.runtime.run_clientapp"
 DATA_SPLITS: tuple[Split, ...] = ("train", "test")
 ALL_SPLITS: tuple[Split, ...] = (*DATA_SPLITS, "validation")
 CUBLAS_WORKSPACE = ":4096:8"  # a separate workspace for each stream makes cuBLAS deterministic
-MAX_EVALUATION_NUMBERS = 2**24  # of all layers: more is newly allocated in every pass
+MAX_EVALUATION_NUMBERS = {"cpu": 2**24, "cuda": 2**28}
+"""The numbers of all layers in one pass. On a CPU, more are newly allocated in every pass. A GPU
+needs many: a pass of few samples takes as long as one of many, up to 1 GiB of float32."""
 
 
 class Node:
@@ -84,7 +86,7 @@ class Node:
         )
         self._flops = count_sample_flops(self._model, inputs)
         numbers = count_sample_activations(self._model, inputs)
-        self._rows_at_once = max(1, MAX_EVALUATION_NUMBERS // numbers)
+        self._rows_at_once = max(1, MAX_EVALUATION_NUMBERS[self._device.type] // numbers)
         if any(isinstance(layer, torch.nn.Conv2d) for layer in self._model.modules()):
             # Convolutions are up to twice as fast in this layout, also on CPUs.
             self._model = self._model.to(memory_format=torch.channels_last)

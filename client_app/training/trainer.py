@@ -29,7 +29,9 @@ from client_app.training.workers import (
 )
 
 MAX_CPU_BYTES = 128 * 2**20  # more exceeds the caches, and allocating it costs more than it saves
-GPU_MEMORY_DIVISOR = 4  # batched clients may use free memory / this; not measured yet
+GPU_MEMORY_DIVISOR = 4
+"""Batched clients may use free memory / this. On an H100, eight chunks of small_cnn, cnn,
+logistic_regression and text took 0.5 to 0.9 of their estimate."""
 TRAINING_FLOPS_FACTOR = 3  # forward; backward for the activations, and for the weights
 
 

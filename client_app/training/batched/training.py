@@ -35,9 +35,9 @@ from client_app.training.sequential import NO_STARTS
 
 MODEL_COPIES = 4  # a client's model, velocity, gradient and the copy in the result
 ACTIVATION_COPIES = 2  # activations and their gradients
-MAX_GATHERED_BYTES = 2**25
+MAX_GATHERED_BYTES = {"cpu": 2**25, "cuda": 2**30}
 """Inputs of a round up to this size are gathered at once, because a step of many small operations
-mostly waits for their start."""
+mostly waits for their start. A CPU's caches hold no more."""
 
 
 class BatchedTrainer:
@@ -365,7 +365,8 @@ class _BatchSource:
         self._rows = rows.split(self._active)
         self._inputs: tuple[torch.Tensor, ...] | None = None
         size = math.prod(examples.input_shape) * examples.dtype.itemsize
-        if self._augment is None and rows.numel() * size <= MAX_GATHERED_BYTES:
+        limit = MAX_GATHERED_BYTES["cpu" if examples.device.type == "cpu" else "cuda"]
+        if self._augment is None and rows.numel() * size <= limit:
             x = examples.gather_inputs(rows.reshape(-1)).unflatten(0, rows.shape)
             self._inputs = x[:, : self._width].split(self._active)
 
