@@ -13,7 +13,12 @@ workers      ``engine=ray`` with one to eight workers, each with a GPU
 switches     TF32, ``torch.compile``, deterministic algorithms, and one client at a time
 waiting      how often the host waits for the GPU within a round, by the number of local steps
 
-``--device cpu`` tries the script where there is no GPU.
+``--device cpu`` tries the script where there is no GPU. Tables may be measured one by one, and
+written together:
+
+    python benchmarks/gpu.py --only speed --pairs 3 --json speed.json
+    python benchmarks/gpu.py --only waiting --json waiting.json
+    python benchmarks/gpu.py --combine speed.json waiting.json --page docs/gpu.md
 """
 
 import argparse
@@ -42,7 +47,7 @@ from benchmarks import engines
 from benchmarks.engines import NUM_WARMUP_ROUNDS, WORKLOADS, Checkout, Competitor
 from benchmarks.pairing import compute_paired_ratio
 from benchmarks.peers.install import DEFAULT_ENVIRONMENTS, find_missing_peers
-from client_app.data.base import PooledSplit
+from client_app.data.base import PooledSplit, RowIndex
 from client_app.data.examples import Examples
 from client_app.losses import CrossEntropy
 from client_app.models import SmallCNN
@@ -131,13 +136,18 @@ def _read_text(file: Any) -> str:
     return text
 
 
+def _select_workloads(options: argparse.Namespace) -> list[tuple[str, str]]:
+    names = options.workloads or COMPARED_WORKLOADS.values()
+    return [(label, name) for label, name in COMPARED_WORKLOADS.items() if name in names]
+
+
 # --- tables ------------------------------------------------------------------------------------
 
 
 def measure_speed(options: argparse.Namespace, folder: Path) -> GpuTable:
     """Compare the speed with stock Flower and pfl, in pairs."""
     rows, reasons = [], _list_missing(options)
-    for label, workload in COMPARED_WORKLOADS.items():
+    for label, workload in _select_workloads(options):
         selected = argparse.Namespace(**vars(options), workload=workload, baseline=None)
         selected.variants = False
         selected.peers = not find_missing_peers(options.peers_dir, ["pfl"])
@@ -184,7 +194,7 @@ def _list_missing(options: argparse.Namespace) -> list[str]:
 def measure_agreement(options: argparse.Namespace, folder: Path) -> GpuTable:
     """Compare models of the GPU with those of the CPU after a few rounds."""
     rows = []
-    for label, workload in COMPARED_WORKLOADS.items():
+    for label, workload in _select_workloads(options):
         models = []
         for device in ("cpu", options.device):
             run, _ = engines.run_workload(
@@ -202,7 +212,7 @@ def measure_agreement(options: argparse.Namespace, folder: Path) -> GpuTable:
 def measure_cohorts(options: argparse.Namespace, folder: Path) -> GpuTable:
     """Time one client's local training by the number of clients in a round."""
     rows = []
-    for label, workload in COMPARED_WORKLOADS.items():
+    for label, workload in _select_workloads(options):
         work, row = WORKLOADS[workload], []
         for cohort in COHORT_SIZES:
             sizes = (work.sizes[0],) * max(COHORT_SIZES)
@@ -225,7 +235,7 @@ def measure_workers(options: argparse.Namespace, folder: Path) -> GpuTable:
     num_devices = torch.cuda.device_count() if is_cuda else count_available_cores()
     counts = range(1, min(num_devices, MAX_WORKERS) + 1)
     rows = []
-    for label, workload in COMPARED_WORKLOADS.items():
+    for label, workload in _select_workloads(options):
         row = []
         for count in counts:
             overrides = (*engines.RAY_OVERRIDES, f"engine.workers={count}")
@@ -248,7 +258,7 @@ def measure_workers(options: argparse.Namespace, folder: Path) -> GpuTable:
 def measure_switches(options: argparse.Namespace, folder: Path) -> GpuTable:
     """Compare numeric settings with the default, in pairs."""
     rows, device = [], options.device
-    for label, workload in COMPARED_WORKLOADS.items():
+    for label, workload in _select_workloads(options):
         switches = {"": (), **{name: (override,) for name, override in SWITCHES.items()}}
         competitors = []
         for name, overrides in switches.items():
@@ -281,12 +291,12 @@ def measure_waits(options: argparse.Namespace, _folder: Path) -> GpuTable:
     )
 
 
-def count_gpu_waits(local_steps: int) -> int:
+def count_gpu_waits(local_steps: int, device_name: str = "cuda") -> int:
     """Train ten clients on the GPU; return how often the host waited for it."""
-    device = torch.device("cuda")
+    device = torch.device(device_name)
     rng = np.random.default_rng(0)
     x = rng.random((500, 3, 32, 32), dtype=np.float32)
-    rows = {k: np.arange(50 * k, 50 * k + 50) for k in range(10)}
+    rows = RowIndex(np.arange(10), np.full(10, 50), np.arange(500))
     model = SmallCNN((3, 32, 32), 10, (64,))
     arrays = [tensor.numpy() for tensor in model.state_dict().values()]
     examples = Examples(PooledSplit(x, rng.integers(10, size=500), rows), device)
@@ -314,13 +324,19 @@ TABLES: dict[str, Callable[[argparse.Namespace, Path], GpuTable]] = {
 }
 
 
-def format_gpu_page(tables: Sequence[GpuTable], command: str, machine: dict[str, Any]) -> str:
+def format_gpu_page(
+    tables: Sequence[GpuTable], commands: Sequence[str], machine: dict[str, Any]
+) -> str:
     """Format the page."""
     description = ", ".join(f"{name} {value}" for name, value in machine.items())
     introduction = [
         "# On a GPU",
         "",
-        f"Written by `{command}` on: {description}.",
+        f"Measured on: {description}. By:",
+        "",
+        "```bash",
+        *commands,
+        "```",
         "",
         "Workloads (a), (b) and (f) are those of [performance.md](performance.md).",
         "Ratios are medians of interleaved pairs, with their bootstrap interval of 95 %.",
@@ -332,17 +348,56 @@ def format_gpu_page(tables: Sequence[GpuTable], command: str, machine: dict[str,
 def main() -> None:
     """Measure the tables, and write the page."""
     options = _parse_options()
-    with tempfile.TemporaryDirectory() as folder:
-        tables = [TABLES[name](options, Path(folder)) for name in options.only or TABLES]
+    if options.combine:
+        tables, commands, machine = combine_results(options.combine)
+        print(format_gpu_page(tables, commands, machine))
+        _write_files(options, tables, commands, machine)
+        return
     command = " ".join(["python benchmarks/gpu.py", *sys.argv[1:]])
     machine = engines.describe_machine() | {"CUDA": torch.version.cuda}
-    text = format_gpu_page(tables, command, machine)
-    print(text)
+    tables = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.only or TABLES:
+            tables.append(TABLES[name](options, Path(folder)))
+            print(tables[-1].to_markdown(), flush=True)
+            # After each table: the machine may not be available until the last one.
+            _write_files(options, tables, [command], machine)
+
+
+def _write_files(
+    options: argparse.Namespace,
+    tables: Sequence[GpuTable],
+    commands: Sequence[str],
+    machine: dict[str, Any],
+) -> None:
     if options.page is not None:
-        options.page.write_text(text)
+        options.page.write_text(format_gpu_page(tables, commands, machine))
     if options.json is not None:
-        content = {"tables": [asdict(table) for table in tables], "machine": machine}
+        content = {
+            "tables": [asdict(table) for table in tables],
+            "commands": list(commands),
+            "machine": machine,
+        }
         options.json.write_text(json.dumps(content, indent=2))
+
+
+def combine_results(
+    paths: Sequence[Path],
+) -> tuple[list[GpuTable], list[str], dict[str, Any]]:
+    """Return the tables and commands of several JSON files, and their machine.
+
+    Exits if they are from different machines.
+    """
+    tables, commands = [], []
+    first: dict[str, Any] | None = None
+    for path in paths:
+        content = json.loads(path.read_text())
+        first = first or content["machine"]
+        if content["machine"] != first:
+            sys.exit(f"{path} is from another machine than {paths[0]}: {content['machine']}")
+        tables += [GpuTable(**table) for table in content["tables"]]
+        commands += content["commands"]
+    return tables, commands, first or {}
 
 
 def _parse_options() -> argparse.Namespace:
@@ -352,6 +407,15 @@ def _parse_options() -> argparse.Namespace:
     parser.add_argument("--page", type=Path, help="file for the page")
     parser.add_argument("--json", type=Path, help="file for the numbers")
     parser.add_argument("--only", nargs="*", choices=list(TABLES), help="tables (default: all)")
+    parser.add_argument(
+        "--workloads",
+        nargs="+",
+        choices=list(COMPARED_WORKLOADS.values()),
+        help="rows of the tables (default: all)",
+    )
+    parser.add_argument(
+        "--combine", nargs="+", type=Path, help="measure nothing, take these JSON files"
+    )
     parser.add_argument("--rounds", type=int, default=12, help="rounds of each run")
     parser.add_argument("--pairs", type=int, default=5, help="repetitions, forward and backward")
     parser.add_argument(
@@ -362,7 +426,7 @@ def _parse_options() -> argparse.Namespace:
     for name, minimum in (("rounds", engines.MIN_ROUNDS), ("pairs", 1)):
         if getattr(options, name) < minimum:
             parser.error(f"--{name} must be at least {minimum}, got {getattr(options, name)}")
-    if options.device == "cuda" and not torch.cuda.is_available():
+    if not options.combine and options.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device must be cpu where there is no GPU, got cuda")
     return options
 
