@@ -136,6 +136,7 @@ class Trainer:
             chunks = self._plan_chunks(clients)
         except Exception:  # training each client alone shows which one fails
             chunks = [[index] for index in range(len(clients))]
+        # Every thread has a separate model, and would compile it again.
         is_compiled = self._setup.compiled and not self._batched.closed_form
         count = 1 if self._on_gpu or is_compiled else self._cores // self._threads
         workers = WorkerPool(count, self._threads)
