@@ -1,6 +1,7 @@
 """The folder that could be proposed to Flower as a baseline: its form, and that it runs."""
 
 import json
+import logging
 import re
 import sys
 import tomllib
@@ -177,6 +178,7 @@ def test_the_baseline_learns(
     strategy: str, fedau: Any, config: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Better than guessing one class in ten, though clients are absent in rounds."""
+    caplog.set_level(logging.INFO, logger="flwr")
     results = run(fedau, config | {"strategy": strategy})
     assert results.keys() == {"0", "4", "8"}
     assert results["8"]["test_acc"] > 0.3

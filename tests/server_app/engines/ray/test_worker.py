@@ -1,5 +1,7 @@
 """Test a worker without Ray."""
 
+import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -37,11 +39,14 @@ CONFIG = WorkerConfig(make_summing_app(), {}, num_nodes=4, device="cpu", code=co
 
 
 @pytest.fixture
-def ray_worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
-    """Return a worker with one thread, as Ray creates it."""
+def ray_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    """Yield a worker with one thread, as Ray creates it; restore the level of Flower's log."""
+    log = logging.getLogger("flwr")
+    level = log.level
     monkeypatch.setattr(worker, "register_serializer", lambda *_, **__: None)
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
-    return Worker(1)
+    yield Worker(1)
+    log.setLevel(level)
 
 
 def make_bare_message(node: int) -> tuple[Message, ArrayRecord]:
