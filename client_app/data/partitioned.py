@@ -81,6 +81,8 @@ class PartitionedData:
         self._arrays = arrays
         self.num_clients = len(self._partition)
         self.num_classes = arrays.num_classes
+        self.client_names = self._partition.names
+        self.class_names = arrays.class_names
         self.target = infer_target(arrays.y_train)
         self.num_tokens = arrays.num_tokens
         self.input_shape = to_inputs(arrays.x_train[:1]).shape[1:]

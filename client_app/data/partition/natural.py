@@ -79,6 +79,7 @@ def partition_naturally(
                 "data.min_samples must be at most the number of rows of the largest client, "
                 f"{counts.max()}, got {min_samples}"
             )
+    kept_names = None if names is None else tuple(names[client] for client in ids)
     train = _group_rows(ids, client_train)
     if client_test is not None and np.isin(ids, client_test).any():
         test = _group_rows(ids, client_test)
@@ -89,7 +90,7 @@ def partition_naturally(
                 f"of client_train only (it must have all or none), got no {name}"
             )
         empty = RowIndex.from_mapping({k: np.zeros(0, dtype=np.int64) for k in train})
-        return Partition(train, test, empty, left_out), False
+        return Partition(train, test, empty, left_out, kept_names), False
     splits = []
     for client, (name, rows) in enumerate(zip(ids, train.values(), strict=True)):
         client_groups = None if groups is None else groups[rows]
@@ -103,7 +104,7 @@ def partition_naturally(
             y_train[rows], test_fraction, client=client, seed=seed, groups=client_groups
         )
         splits.append(ClientSplit(rows[train_positions], rows[test_positions]))
-    return Partition.from_splits(splits, left_out), True
+    return Partition.from_splits(splits, left_out, kept_names), True
 
 
 def _group_rows(ids: ClientOfRow, client_of_row: ClientOfRow) -> RowIndex:

@@ -26,6 +26,7 @@ class LabeledArrays:
 
     If the data names its clients, ``client_train`` (n,) and optionally ``client_test`` (m,), int64,
     have the client of each sample, and optionally ``client_names`` the names by these numbers.
+    ``class_names`` has those of the classes.
     ``pooled`` data has no test set: its test arrays are the training arrays, and test rows are
     taken from the training rows first. Rows of ``groups`` (n,), int64, with the same number then
     stay together.
@@ -52,6 +53,7 @@ class LabeledArrays:
     pooled: bool = False
     groups: Labels | None = None
     client_names: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
     build_for_training: "Callable[[Rows], LabeledArrays] | None" = None
     summary: DataSummary | None = None
 

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from fedquorum.errors import DataError, suggest_name, to_one_line
 from fedquorum.sanitize import sanitize
-from numpy.typing import NDArray
 
 from client_app.data.base import Inputs, Labels, Targets
+from client_app.data.scaling import Numbers
 from client_app.data.sources.column_types import MIN_ROWS, find_exclusion_reason
 from client_app.data.sources.table_files import TableFiles, is_number_type, read_files
 from conf.schema.data import CsvSettings
@@ -21,8 +21,6 @@ MIN_ROWS_PER_CLASS = 100
 """More classes than the first, with fewer rows each than the second, may be numbers."""
 
 MAX_NAMED_CLIENTS = 5
-
-Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
