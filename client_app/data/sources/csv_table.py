@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from fedquorum.errors import DataError, suggest_name, to_one_line
 from fedquorum.sanitize import sanitize
 
@@ -21,6 +22,8 @@ MIN_ROWS_PER_CLASS = 100
 """More classes than the first, with fewer rows each than the second, may be numbers."""
 
 MAX_NAMED_CLIENTS = 5
+NUM_PROBED_CELLS = 50
+MISSING_VALUES = ("?", "NA", "N/A", "NaN", "nan", "NULL", "null")
 
 
 @dataclass(frozen=True)
@@ -187,7 +190,28 @@ def read_csv_table(settings: CsvSettings) -> ClientTable:
             "data.path must be a .csv file with a header or a .parquet file, or a folder of such, "
             f"got {path}: {sanitize(to_one_line(error))}"
         ) from None
-    return _TableReader(files, table).build_table(settings)
+    return _TableReader(files, _interpret_cells(table)).build_table(settings)
+
+
+def _interpret_cells(table: Any) -> Any:
+    """Return the table with columns of numbers and dates where all cells are such."""
+    return pa.table({name: _interpret_column(table[name]) for name in table.column_names})
+
+
+def _interpret_column(column: Any) -> Any:
+    if not pa.types.is_string(column.type):
+        return column
+    missing = pc.is_in(column, value_set=pa.array(MISSING_VALUES))
+    column = pc.if_else(missing, pa.scalar(None, pa.string()), column)
+    if column.null_count == len(column):
+        return pa.chunked_array([pa.nulls(len(column))])
+    for kind in (pa.int64(), pa.bool_(), pa.date32(), pa.timestamp("s"), pa.float64()):
+        try:
+            column[:NUM_PROBED_CELLS].cast(kind)  # a failure takes long with many cells
+            return column.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+    return column
 
 
 def _suggest_column(name: str, names: Sequence[str]) -> str:
@@ -365,8 +389,7 @@ class _TableReader:
         """Refuse columns of a Parquet file that are neither numbers nor text."""
         for name in names:
             kind = self.arrow.schema.field(name).type
-            # Text of a CSV file that is not in UTF-8 is binary, and refused by name later.
-            if not (is_number_type(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind)):
+            if not (is_number_type(kind) or pa.types.is_string(kind)):
                 raise DataError(
                     f"data.drop_columns must have the columns of {self.path} that are neither "
                     f"numbers nor words, got none of {name}, which is of type {kind}"
@@ -474,13 +497,7 @@ class _TableReader:
         return values
 
     def _read_text(self, name: str) -> list[str | None]:
-        try:
-            values: list[str | None] = self.arrow[name].cast(pa.string()).to_pylist()
-        except pa.ArrowInvalid as error:
-            raise DataError(
-                f"data.path must be a .csv file in UTF-8, got {self.path}: {name}: "
-                f"{to_one_line(error)}"
-            ) from None
+        values: list[str | None] = self.arrow[name].cast(pa.string()).to_pylist()
         return values
 
 

@@ -3,25 +3,19 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from pyarrow import csv
 
 from client_app.data.base import Labels
+from client_app.data.sources.file_rows import FileRows
 from client_app.data.sources.prepared import describe_missing_file
+from client_app.data.sources.table_formats import read_table_file
 
-MISSING_VALUES = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")
-NUM_HEADER_LINES = 1
 PARQUET_SUFFIX = ".parquet"
 TABLE_SUFFIXES = (".csv", PARQUET_SUFFIX)
-FOREIGN_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
-"""Column separators of other formats."""
 
 
 @dataclass(frozen=True)
@@ -32,30 +26,32 @@ class TableFiles:
     ----------
     path : Path
         ``data.path``: a file, a folder or a pattern.
-    files : tuple of Path
-        The files, in the order of the rows.
-    counts : tuple of int
-        The number of rows of each file.
+    parts : tuple of FileRows
+        The files and their rows, in the order of the table.
     """
 
     path: Path
-    files: tuple[Path, ...]
-    counts: tuple[int, ...]
+    parts: tuple[FileRows, ...]
 
     @property
     def has_several(self) -> bool:
         """Whether the path is a folder or a pattern, which may match a single file."""
-        return self.files != (self.path,)
+        return [part.file for part in self.parts] != [self.path]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The number of rows of each file."""
+        return tuple(part.table.num_rows for part in self.parts)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The files' names without folder and suffix."""
-        return tuple(file.stem for file in self.files)
+        return tuple(part.file.stem for part in self.parts)
 
     @property
     def file_indices(self) -> Labels:
-        """The index in ``files`` of each row's file, (n,)."""
-        return np.repeat(np.arange(len(self.files), dtype=np.int64), self.counts)
+        """The index in ``parts`` of each row's file, (n,)."""
+        return np.repeat(np.arange(len(self.parts), dtype=np.int64), self.counts)
 
     def check_rows(self, rows: int | None) -> None:
         """Raise ValueError if ``data.expected_rows`` is set and differs from the number of rows."""
@@ -63,27 +59,24 @@ class TableFiles:
             raise ValueError(f"it must have data.expected_rows {rows}, got {sum(self.counts)}")
 
     def describe_row(self, row: int) -> str:
-        """Return a row's line number, from 1, in words; empty lines of a CSV file are not rows."""
+        """Return the place of a row in words: its line from 1, and the file if there are several.
+
+        Empty lines of a CSV file count as lines, but are not rows.
+        """
         before = np.cumsum((0, *self.counts))
-        file = int(np.searchsorted(before, row, side="right")) - 1
-        location = _describe_row(self.files[file], row - int(before[file]))
-        return location if len(self.files) == 1 else f"{location} of {self.files[file].name}"
-
-
-def _describe_row(file: Path, row: int) -> str:
-    if file.suffix == PARQUET_SUFFIX:
-        return f"row {row + 1}"
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        filled = (number for number, line in enumerate(lines, 1) if line.strip("\n"))
-        return f"line {next(islice(filled, NUM_HEADER_LINES + row, None))}"
+        index = int(np.searchsorted(before, row, side="right")) - 1
+        part = self.parts[index]
+        location = part.describe_row(row - int(before[index]))
+        return location if len(self.parts) == 1 else f"{location} of {part.file.name}"
 
 
 def read_files(path: Path) -> tuple[TableFiles, Any]:
     """Return the files of a path, and their rows in one Arrow table.
 
     A folder means all .csv and .parquet files directly in it, and a pattern with ``*`` all files
-    that it matches, in the order of their names. All must have the same columns. If a column has
-    numbers in one file and text in another, all its cells become text.
+    that it matches, in the order of their names. All must have the same columns. All columns of a
+    CSV file are text, see ``read_csv_file``; those of a Parquet file keep their types, and their
+    text is treated alike. A column of several types becomes text.
 
     Raises
     ------
@@ -91,7 +84,8 @@ def read_files(path: Path) -> tuple[TableFiles, Any]:
         If the files are missing, or are no table.
     """
     files = _find_files(path)
-    tables = [_read(file) if file == path else _read_named(file) for file in files]
+    parts = tuple(read_table_file(file) if file == path else _read_named(file) for file in files)
+    tables = [part.table for part in parts]
     names = tables[0].column_names
     for file, table in zip(files, tables, strict=True):
         if other := set(table.column_names) ^ set(names):
@@ -100,7 +94,7 @@ def read_files(path: Path) -> tuple[TableFiles, Any]:
                 f"{files[0].name} and {file.name} only"
             )
     merged = pa.table({name: _merge_column([table[name] for table in tables]) for name in names})
-    return TableFiles(path, files, tuple(map(len, tables))), merged
+    return TableFiles(path, parts), merged
 
 
 def _find_files(path: Path) -> tuple[Path, ...]:
@@ -117,74 +111,12 @@ def _find_files(path: Path) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def _read_named(file: Path) -> Any:
+def _read_named(file: Path) -> FileRows:
     """Return the table of one of several files; errors name the file."""
     try:
-        return _read(file)
+        return read_table_file(file)
     except (OSError, ValueError) as error:
         raise ValueError(f"{file.name}: {error}") from None
-
-
-def _read(file: Path) -> Any:
-    table = _read_parquet(file) if file.suffix == PARQUET_SUFFIX else _read_csv(file)
-    names = table.schema.names
-    repeated = [name for name, count in Counter(names).items() if count > 1]
-    if repeated:
-        raise ValueError(f"its header has {', '.join(repeated)} more than once")
-    if "" in names:
-        raise ValueError(f"column {names.index('') + 1} of its header has no name")
-    if not table.num_rows:
-        raise ValueError("it has no rows")
-    return table
-
-
-def _read_csv(file: Path) -> Any:
-    _check_header(file)
-    # One block, so that the type of a column depends on all its cells; one thread, so that errors
-    # name the row.
-    block = min(file.stat().st_size + 1, 2**31 - 1)
-    return csv.read_csv(
-        file,
-        read_options=csv.ReadOptions(use_threads=False, block_size=block),
-        convert_options=csv.ConvertOptions(
-            null_values=list(MISSING_VALUES), strings_can_be_null=True
-        ),
-    )
-
-
-def _check_header(file: Path) -> None:
-    """Raise ValueError for another column separator, as spreadsheets in many countries use."""
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        header = lines.readline()
-    for sign, name in FOREIGN_SEPARATORS.items():
-        if sign in header and "," not in header:
-            raise ValueError(
-                f"its columns must be separated by commas, got {name} in the header (numbers need "
-                "a decimal point)"
-            )
-
-
-def _read_parquet(file: Path) -> Any:
-    """Return a Parquet table with the column types of a CSV file."""
-    table = pq.ParquetFile(file).read()
-    return pa.table({name: _convert_column(table[name]) for name in table.column_names})
-
-
-def _convert_column(column: Any) -> Any:
-    """Convert a Parquet column to text or numbers, with null for missing values."""
-    types = pa.types
-    if types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if types.is_large_string(column.type) or types.is_string_view(column.type):
-        column = column.cast(pa.string())
-    if types.is_decimal(column.type) or types.is_float16(column.type):
-        column = column.cast(pa.float64())
-    if types.is_string(column.type):
-        missing = pc.is_in(column, value_set=pa.array(MISSING_VALUES))
-        return pc.if_else(missing, pa.scalar(None, pa.string()), column)
-    if types.is_floating(column.type):
-        return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
-    return column
 
 
 def _merge_column(columns: Sequence[Any]) -> Any:

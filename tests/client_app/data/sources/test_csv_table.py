@@ -150,22 +150,22 @@ FILE = (
     "PATH: "
 )
 FILES: dict[str, tuple[str | bytes, str]] = {
-    "empty": ("", "Empty CSV file"),
+    "empty": ("", "it is empty"),
     "no rows": (HEADER + "\n", "it has no rows"),
     "no text": (
         b"PK\x03\x04\x00\x00",
-        ("CSV parse error: Empty CSV file or block: cannot infer number of columns"),
+        ("it is a .zip archive; unpack it, and give a .csv or .parquet file"),
     ),
     "header twice": ("where,age,age,paid\na,1,1,0\n", "its header has age more than once"),
     "two headers twice": ("age,age,a,b,b\n1,1,1,0,1\n", "its header has age, b more than once"),
-    "no name": (",where,age\n0,a,1\n", "column 1 of its header has no name"),
+    "no name": (",where,age\nx,a,1\n", "column 1 of its header has no name"),
     "short row": (
         "where,age,paid\na,1,0\na,2\n",
-        ("CSV parse error: Row #3: Expected 3 columns, got 2: a,2"),
+        ("line 3 has 2 cells, its header has 3: a,2"),
     ),
     "long row": (
         "where,age,paid\na,1,0,5\n",
-        ("CSV parse error: Row #2: Expected 3 columns, got 4: a,1,0,5"),
+        ("line 2 has 4 cells, its header has 3: a,1,0,5"),
     ),
 }
 
@@ -376,10 +376,13 @@ def test_numbers_that_are_not_finite(tmp_path: Path, number: str, shown: str) ->
 
 
 def test_text_that_is_not_utf8(tmp_path: Path) -> None:
-    """The column is named, in one line."""
+    """The encoding, the line and what to do, in one line."""
     text = "\n".join([HEADER, *ROWS]).encode() + b"\nDelta,1,caf\xe9,no,x"
-    with pytest.raises(DataError, match=r"^data\.path must be a \.csv file in UTF-8, .*: job: "):
-        load(save(tmp_path, text))
+    assert_refused(
+        save(tmp_path, text),
+        FILE + "the file is not UTF-8 but Latin-1, Windows-1252 or the like (line 8 has the byte "
+        "0xe9, \u00e9 in Windows-1252); save it as CSV UTF-8",
+    )
 
 
 SETTINGS = {
