@@ -1,5 +1,6 @@
 """Turn a table into arrays whose numbers are scaled client by client."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,8 @@ import numpy as np
 from client_app.data.base import Inputs
 from client_app.data.scaling import Numbers, NumberScale
 from client_app.data.sources.base import LabeledArrays, build_pooled_arrays
-from client_app.data.sources.csv_table import ClientTable, read_csv_table
+from client_app.data.sources.client_table import ClientTable, abbreviate_names
+from client_app.data.sources.csv_table import read_csv_table
 from client_app.data.split import Rows
 from client_app.data.summary import DataSummary, describe_target
 from conf.schema.data import CsvSettings
@@ -26,26 +28,41 @@ def load_table_arrays(settings: CsvSettings) -> LabeledArrays:
     rows is 0 in all rows.
     """
     table = read_csv_table(settings)
+    summary = _summarize_table(table)
     arrays = build_pooled_arrays(
-        _join_columns(table, table.numbers),
+        _join_columns(table.numbers, table.categories),
         table.labels,
         len(table.classes) or 1,
         client_train=table.clients,
         client_names=table.client_names,
         class_names=table.classes or None,
-        summary=_summarize_table(table),
+        summary=summary,
     )
 
     def build_for_training(train_rows: Rows) -> LabeledArrays:
-        x = _join_columns(table, _scale_by_client(table, train_rows, settings.imputation))
-        return replace(arrays, x_train=x, x_test=x)
+        numbers = _scale_by_client(table, train_rows, settings.imputation)
+        if settings.columns is not None:
+            x = _join_columns(numbers, table.categories)
+            return replace(arrays, x_train=x, x_test=x)
+        flags, unseen = table.drop_unseen_values(train_rows)
+        x = _join_columns(numbers, flags)
+        return replace(arrays, x_train=x, x_test=x, summary=_add_unseen_values(summary, unseen))
 
     return replace(arrays, build_for_training=build_for_training)
 
 
-def _join_columns(table: ClientTable, numbers: Numbers) -> Inputs:
-    """Return the inputs (n, d) with these numbers (n, p) and the table's categories."""
-    return np.concatenate([numbers.astype(np.float32), table.categories], axis=1)
+def _join_columns(numbers: Numbers, flags: Inputs) -> Inputs:
+    """Return the inputs (n, d) with these numbers (n, p) and the flags of categories (n, q)."""
+    return np.concatenate([numbers.astype(np.float32), flags], axis=1)
+
+
+def _add_unseen_values(summary: DataSummary, unseen: Mapping[str, int]) -> DataSummary:
+    """Return the summary with a line on the categories that no training row has."""
+    if not unseen:
+        return summary
+    columns = [f"{name} ({count})" for name, count in unseen.items()]
+    line = f"categories that no training row has are taken as other: {abbreviate_names(columns)}"
+    return replace(summary, warnings=(*summary.warnings, line))
 
 
 def _summarize_table(table: ClientTable) -> DataSummary:
@@ -57,6 +74,9 @@ def _summarize_table(table: ClientTable) -> DataSummary:
         rows=len(table.labels),
         dropped_clients=table.dropped_clients,
         dropped_columns=table.dropped_columns,
+        missing=table.missing,
+        invalid=table.invalid,
+        other_categories=table.other_categories,
         warnings=table.warnings,
     )
 

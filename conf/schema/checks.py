@@ -36,6 +36,7 @@ from conf.schema.rules import (
 )
 from conf.schema.settings import Settings
 from conf.schema.strategy import PartsSettings
+from conf.schema.tables import check_cells
 
 STATIONARY_AVAILABILITIES = ("always", "bernoulli", "markov")
 """The options of availability with the same distribution in all rounds."""
@@ -305,6 +306,7 @@ def _check_columns(data: DataSettings) -> None:
     if not isinstance(data, CsvSettings):
         return
     _check_csv_columns(data)
+    check_cells(data)
     if data.target == data.client_column:
         raise SettingsError(
             f"data.target must be another column than data.client_column, got {data.target!r}"

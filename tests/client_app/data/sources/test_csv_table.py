@@ -18,7 +18,7 @@ ROWS = [
     "north,28.5,,no,c",
     "south,0,nurse,yes,d",
     "Delta,44,baker,no,e",
-    "Delta,45,NA,yes,f",
+    "Delta,45,,yes,f",
 ]
 
 
@@ -58,14 +58,30 @@ def test_what_is_read(tmp_path: Path) -> None:
     assert table.categories.dtype == np.float32
 
 
-@pytest.mark.parametrize("word", ["", "?", "NA", "N/A", "NaN", "nan", "NULL", "null", '""'])
+@pytest.mark.parametrize("word", ["?", "NA", "#N/A", "NAN", "null", "-", "None", "n/a", "."])
 def test_words_for_missing(tmp_path: Path, word: str) -> None:
-    """Each is a missing number and a missing category."""
+    """Each is a missing number, and a category with a doubt unless data.missing names it."""
     text = f"where,age,job,paid\na,{word},x,0\na,2,{word},1\nb,3,x,1\nb,4,x,1\n"
-    table = load(save(tmp_path, text), drop_columns=[])
+    path = save(tmp_path, text)
+    table = load(path, drop_columns=[])
     np.testing.assert_array_equal(table.numbers[:, 0], [np.nan, 2, 3, 4])
+    assert table.missing == {"age": 0.25}
+    assert {*table.columns} == {"age", "job=x", f"job={word}"}
+    (doubt,) = table.warnings
+    assert doubt.startswith(f"words that may mean missing are taken as categories in job ({word});")
+    table = load(path, drop_columns=[], missing=[word])
     assert table.columns == ("age", "job=x", "job=")
     np.testing.assert_array_equal(table.categories[1], [0, 1])
+    assert (table.warnings, table.missing) == ((), {"age": 0.25, "job": 0.25})
+
+
+@pytest.mark.parametrize("cell", ["", '""', " ", "\u00a0"])
+def test_empty_cells_are_missing(tmp_path: Path, cell: str) -> None:
+    """In columns of numbers and of categories."""
+    text = f"where,age,job,paid\na,{cell},x,0\na,2,{cell},1\nb,3,x,1\nb,4,x,1\n"
+    table = load(save(tmp_path, text), drop_columns=[])
+    np.testing.assert_array_equal(table.numbers[:, 0], [np.nan, 2, 3, 4])
+    assert (table.columns, table.warnings) == (("age", "job=x", "job="), ())
 
 
 def test_no_column_for_missing_where_none_is(tmp_path: Path) -> None:
@@ -178,10 +194,10 @@ def test_files_that_are_no_tables(tmp_path: Path, name: str) -> None:
 
 
 def test_classes_written_as_floats(tmp_path: Path) -> None:
-    """Other programs write whole classes with a point; they are the same ones."""
+    """Other programs write whole classes with a point; they keep it."""
     text = "where,age,paid\na,1,0.0\na,2,1.0\nb,3,1.0\nb,4,0.0\n"
     table = load(save(tmp_path, text), drop_columns=[])
-    assert (table.classes, table.labels.tolist()) == (("0", "1"), [0, 1, 1, 0])
+    assert (table.classes, table.labels.tolist()) == (("0.0", "1.0"), [0, 1, 1, 0])
 
 
 def test_numbers_are_no_classes(tmp_path: Path) -> None:
@@ -200,11 +216,16 @@ def test_a_word_among_numbers(tmp_path: Path) -> None:
     path = save(tmp_path, "where,age,paid\na,1,0\na,2,1\nb,3O,1\nb,,0\n")
     assert_refused(
         path,
-        "data.path must be a .csv file whose columns are either numbers or categories, got PATH: "
-        "age has 2 numbers, and line 4 has '3O' (correct it, leave the column out by "
-        "data.drop_columns, or name all columns in data.columns)",
+        "data.path must have columns of numbers without other cells, got PATH: age: line 4 has "
+        "'3O': 3O is no number: write a number, or leave the cell empty. "
+        "data.invalid_cells=missing takes such cells as missing, data.categories=[age] takes them "
+        "as categories, data.drop_columns=[age] leaves them out",
         drop_columns=[],
     )
+    table = load(path, drop_columns=[], invalid_cells="missing")
+    np.testing.assert_array_equal(table.numbers[:, 0], [1, 2, np.nan, np.nan])
+    assert (table.invalid, table.missing) == ({"age": 1}, {"age": 0.5})
+    assert load(path, drop_columns=[], categories=["age"]).columns[0] == "age=1"
     named = {"categories": {"age": ["1", "2", "3O", None]}, "classes": ["0", "1"]}
     assert load(path, drop_columns=[], columns=named).categories.tolist() == np.eye(4).tolist()
 
@@ -260,10 +281,9 @@ def test_zeros_of_categories(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("word", ["", "NA"])
-def test_a_row_without_client_or_target(tmp_path: Path, word: str) -> None:
+def test_a_row_without_client_or_target(tmp_path: Path) -> None:
     """The column and the line are named; empty lines count."""
-    for key, row in (("client_column", f"{word},30,nurse,yes,x"), ("target", f"a,30,x,{word},x")):
+    for key, row in (("client_column", ",30,nurse,yes,x"), ("target", "a,30,x,,x")):
         name = {"client_column": "where", "target": "paid"}[key]
         text = "\n".join([HEADER, *ROWS[:2], "", row, *ROWS[2:]])
         assert_refused(
@@ -277,8 +297,8 @@ def test_a_client_with_one_row(tmp_path: Path) -> None:
     """It cannot be both trained and tested, and is named."""
     assert_refused(
         save(tmp_path, "\n".join([HEADER, *ROWS, "west,1,nurse,no,x"])),
-        "data.min_samples must be at least 2 where clients have a single row of PATH (one row is "
-        "for training, another for testing), got null; 2 leaves out west",
+        "data.min_samples must be at least 2 where clients have a single row (one row is for "
+        "training, another for testing), got null; 2 leaves out west",
     )
 
 
@@ -443,7 +463,8 @@ def test_numbers_to_predict(tmp_path: Path) -> None:
             "where,age,job\na,1,x\na,old,y\nb,2,x\nb,3,x\n",
             (
                 "data.target must be a column of numbers in PATH where data.regression is true, "
-                "got age"
+                "got age: line 3 has 'old': old is a word: if it means missing, type "
+                "data.missing=[old]"
             ),
         ),
         (
