@@ -9,7 +9,7 @@ BASE = "data=csv data.path=x data.client_column=a data.target=b"
 REFUSED = {
     "data.numbers=[b]": "data.numbers must be columns other than .* got 'b'$",
     "data.numbers=[c] data.categories=[c]": "data.numbers must be columns other than .* got 'c'$",
-    "data.categories=[c] data.drop_columns=[c]": "data.categories must be columns other .* got 'c'$",
+    "data.categories=[c] data.drop_columns=[c]": "data.categories must be columns .* got 'c'$",
     "data.missing=[nan]": r"data\.missing must be a list of numbers and texts, words such as nan,",
     "data.missing=[null]": r"words such as nan, null and true in quotes, got \[None\]$",
     "data.missing=[true]": r"got \[True\]$",
@@ -19,7 +19,7 @@ REFUSED = {
     "data.replace={c: d}": r"data\.replace must be a mapping",
     "data.replace=[[c,d]]": r"data\.replace must be a mapping",
     "data.replace=[[c,1,d],[c,'1',e]]": r"data\.replace of c must be values that match different",
-    "data.columns={numbers: [c], classes: [1, '1.0']}": r"data\.columns\.classes must be values that",
+    "data.columns={numbers: [c], classes: [1, '1.0']}": r"data\.columns\.classes must be values",
     "data.columns={numbers: [c], classes: [u, v]} data.numbers=[c]": (
         r"data\.numbers must be empty where data\.columns names the columns, got \['c'\]$"
     ),

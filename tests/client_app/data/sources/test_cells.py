@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_app.data.sources.cells import parse_column
+from client_app.data.sources.client_table import ClientTable
 from client_app.data.sources.csv_table import read_csv_table
 from conf.schema.data import CsvSettings
 
@@ -58,7 +59,7 @@ def write(folder: Path, cells: list[str]) -> Path:
     return path
 
 
-def load(path: Path, **settings: object):  # noqa: ANN201 - a ClientTable
+def load(path: Path, **settings: object) -> ClientTable:
     return read_csv_table(
         CsvSettings(path=str(path), client_column="site", target="y", **settings)  # type: ignore[arg-type]
     )

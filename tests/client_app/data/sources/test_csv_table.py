@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from fedquorum.errors import DataError, SettingsError
 
-from client_app.data.sources.csv_table import ClientTable, read_csv_table
+from client_app.data.sources.client_table import ClientTable
+from client_app.data.sources.csv_table import read_csv_table
 from conf.compose import compose_settings
 from conf.schema.data import CsvSettings
 

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 from fedquorum.errors import DataError
 
-from client_app.data.sources.csv_table import ClientTable, read_csv_table
+from client_app.data.sources.client_table import ClientTable
+from client_app.data.sources.csv_table import read_csv_table
 from client_app.data.sources.stated_values import match_values
 from conf.schema.data import CsvSettings
 

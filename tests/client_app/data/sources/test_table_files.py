@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from fedquorum.errors import DataError
 
-from client_app.data.sources.csv_table import ClientTable, read_csv_table
+from client_app.data.sources.client_table import ClientTable
+from client_app.data.sources.csv_table import read_csv_table
 from conf.schema.data import CsvSettings
 
 ROWS = {"west": ["31,baker,no", "7,smith,yes"], "east": ["1,smith,no", "2.5,,yes", "3,nurse,no"]}
