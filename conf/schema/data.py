@@ -292,7 +292,8 @@ class CsvSettings(DataSettings):
     ``numbers`` and ``categories``: columns whose kind the cells do not tell. ``missing``: further
     values that mean a missing cell. ``invalid_cells`` in a column of numbers: ``error``, or
     ``missing`` to take them as missing. ``max_categories``: the rarer values of a column with more
-    become "other". ``replace``: other spellings of values, ``{column: {old: new}}``.
+    become "other". ``replace``: other spellings of values, ``{column: {old: new}}`` or a list of
+    ``[column, old, new]``.
 
     ``group_column``: rows with the same value stay in one split. ``order_column``: the latest rows
     of each client are for testing. ``test_path``: the test rows, in files as in ``path``.
