@@ -74,6 +74,7 @@ def _summarize_table(table: ClientTable) -> DataSummary:
         rows=len(table.labels),
         dropped_clients=table.dropped_clients,
         dropped_columns=table.dropped_columns,
+        files_passed_over=table.files_passed_over,
         missing=table.missing,
         invalid=table.invalid,
         other_categories=table.other_categories,

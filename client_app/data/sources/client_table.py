@@ -111,6 +111,8 @@ class ClientTable:
         The columns with cells that ``data.invalid_cells`` takes as missing, and how many.
     other_categories : mapping of str to int
         The columns with more values than ``data.max_categories``, and how many became "other".
+    files_passed_over : mapping of str to int
+        The files in a folder that were not read.
     warnings : tuple of str
         Possible misinterpretations of the table.
     """
@@ -129,6 +131,7 @@ class ClientTable:
     missing: Mapping[str, float] = field(default_factory=dict)
     invalid: Mapping[str, int] = field(default_factory=dict)
     other_categories: Mapping[str, int] = field(default_factory=dict)
+    files_passed_over: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     def drop_small_clients(self, min_rows: int) -> "ClientTable":

@@ -109,6 +109,7 @@ class _TableReader:
     def build_table(self) -> ClientTable:
         settings = self.settings
         self._check_settings()
+        self.warnings += self.files.warnings
         self.arrow, unknown = drop_missing_values(self.arrow, settings.missing)
         if unknown and settings.client_column is not None:
             self.warnings.append(
@@ -147,7 +148,8 @@ class _TableReader:
             schema.columns,
             schema,
             settings.target,
-            dropped_columns=excluded,
+            dropped_columns={**self.files.dropped_columns, **excluded},
+            files_passed_over=self.files.passed_over,
             missing={
                 name: share
                 for name, share in (
@@ -215,7 +217,7 @@ class _TableReader:
     def _read_clients(self) -> tuple[tuple[str, ...], Labels]:
         """Return the names of the clients, and the index of each row's client."""
         if self._has_client_files:
-            return self.files.names, self.files.file_indices
+            return self.files.names, self.files.client_indices
         name = self.settings.client_column
         if name is None:
             return ("",), np.zeros(self.arrow.num_rows, dtype=np.int64)
@@ -272,6 +274,8 @@ class _TableReader:
         """Return the columns that the settings do not exclude from the inputs."""
         settings = self.settings
         others = {settings.client_column, settings.target, *settings.drop_columns}
+        if self._has_client_files:
+            others.add(self.files.client_key)
         return [name for name in self.arrow.schema.names if name not in others]
 
     def _check_types(self, names: Sequence[str]) -> None:

@@ -79,7 +79,7 @@ def check_title(first_rows: Sequence[tuple[str, Sequence[str]]]) -> None:
     rows = [(place, [clean_text(cell) for cell in cells]) for place, cells in first_rows]
     first_place, first_cells = rows[0]
     title = [cell for cell in first_cells if cell]
-    for place, cells in rows[1:]:
+    for place, cells in rows[1:] if first_cells[0] else []:
         may_be_header = all(cells) and len(set(cells)) == len(cells) > max(len(title), 1)
         if may_be_header and not any(map(_is_number, cells)):
             raise ValueError(

@@ -1,8 +1,8 @@
-"""Read the files of one table: one or several CSV or Parquet files."""
+"""Read the files of one table: one or several CSV, Parquet or Excel files."""
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,15 @@ import numpy as np
 import pyarrow as pa
 
 from client_app.data.base import Labels
-from client_app.data.sources.file_rows import FileRows
-from client_app.data.sources.prepared import describe_missing_file
+from client_app.data.sources.file_rows import FileRows, clean_text
+from client_app.data.sources.find_files import (
+    MAX_LISTED,
+    FoundFile,
+    FoundFiles,
+    find_files,
+    find_test_file,
+)
 from client_app.data.sources.table_formats import read_table_file
-
-PARQUET_SUFFIX = ".parquet"
-TABLE_SUFFIXES = (".csv", PARQUET_SUFFIX)
 
 
 @dataclass(frozen=True)
@@ -26,11 +29,14 @@ class TableFiles:
     ----------
     path : Path
         ``data.path``: a file, a folder or a pattern.
+    found : FoundFiles
+        The files, in the order of the rows.
     parts : tuple of FileRows
-        The files and their rows, in the order of the table.
+        Their rows.
     """
 
     path: Path
+    found: FoundFiles
     parts: tuple[FileRows, ...]
 
     @property
@@ -45,13 +51,50 @@ class TableFiles:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The files' names without folder and suffix."""
-        return tuple(part.file.stem for part in self.parts)
+        """The clients that the names of files and folders tell, in the files' order."""
+        return tuple(dict.fromkeys(clean_text(file.client) for file in self.found.files))
 
     @property
-    def file_indices(self) -> Labels:
-        """The index in ``parts`` of each row's file, (n,)."""
-        return np.repeat(np.arange(len(self.parts), dtype=np.int64), self.counts)
+    def client_indices(self) -> Labels:
+        """The index in ``names`` of each row's client, (n,)."""
+        clients = [self.names.index(clean_text(file.client)) for file in self.found.files]
+        return np.repeat(np.array(clients, dtype=np.int64), self.counts)
+
+    @property
+    def client_key(self) -> str | None:
+        """The column that the first folders name, as ``site=North`` does."""
+        return next(iter(self.found.files[0].columns), None)
+
+    @property
+    def dropped_columns(self) -> Mapping[str, str]:
+        """The columns without a name that were left out, and what they seem to hold."""
+        return {name: why for part in self.parts for name, why in part.dropped_columns.items()}
+
+    @property
+    def passed_over(self) -> Mapping[str, int]:
+        """The files that were not read; their kinds and numbers if there are many."""
+        names = self.found.passed_over
+        if len(names) > MAX_LISTED:
+            names = tuple(Path(name).suffix or "without ending" for name in names)
+        return {name: names.count(name) for name in sorted(set(names))}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A doubt about files for training and for testing."""
+        pair = find_test_file(self.names)
+        if pair is None:
+            return ()
+        train, test = (
+            next(file.path for file in self.found.files if clean_text(file.client) == name)
+            for name in pair
+        )
+        if train.parent != test.parent:
+            train, test = train.parent, test.parent
+        doubt = (
+            f"{pair[0]} and {pair[1]} are taken as two parts of one table, or as two clients; "
+            f"data.path={train} data.test_path={test} tests on the latter"
+        )
+        return (doubt,)
 
     def check_rows(self, rows: int | None) -> None:
         """Raise ValueError if ``data.expected_rows`` is set and differs from the number of rows."""
@@ -65,58 +108,67 @@ class TableFiles:
         """
         before = np.cumsum((0, *self.counts))
         index = int(np.searchsorted(before, row, side="right")) - 1
-        part = self.parts[index]
-        location = part.describe_row(row - int(before[index]))
-        return location if len(self.parts) == 1 else f"{location} of {part.file.name}"
+        location = self.parts[index].describe_row(row - int(before[index]))
+        return location if len(self.parts) == 1 else f"{location} of {self.found.files[index].name}"
 
 
 def read_files(path: Path) -> tuple[TableFiles, Any]:
-    """Return the files of a path, and their rows in one Arrow table.
+    """Return the files of a path, see ``find_files``, and their rows in one Arrow table.
 
-    A folder means all .csv and .parquet files directly in it, and a pattern with ``*`` all files
-    that it matches, in the order of their names. All must have the same columns. All columns of a
-    CSV file are text, see ``read_csv_file``; those of a Parquet file keep their types, and their
-    text is treated alike. A column of several types becomes text.
+    All must have the same columns, among them those that the names of folders tell. All columns of
+    a CSV file are text, see ``read_csv_file``; those of a Parquet or an Excel file keep their
+    types, and their text is treated alike. A column of several types becomes text.
 
     Raises
     ------
     ValueError
         If the files are missing, or are no table.
     """
-    files = _find_files(path)
-    parts = tuple(read_table_file(file) if file == path else _read_named(file) for file in files)
-    tables = [part.table for part in parts]
-    names = tables[0].column_names
-    for file, table in zip(files, tables, strict=True):
-        if other := set(table.column_names) ^ set(names):
+    found = find_files(path)
+    parts = tuple(_read_part(file, is_only=file.path == path) for file in found.files)
+    names = parts[0].table.column_names
+    for file, part in zip(found.files, parts, strict=True):
+        if set(part.table.column_names) != set(names):
             raise ValueError(
-                f"all files must have the same columns, got {min(other)} in one of "
-                f"{files[0].name} and {file.name} only"
+                "all files must have the same columns, got "
+                + _describe_difference(
+                    (found.files[0].name, names), (file.name, part.table.column_names)
+                )
             )
-    merged = pa.table({name: _merge_column([table[name] for table in tables]) for name in names})
-    return TableFiles(path, parts), merged
+    merged = pa.table({n: _merge_column([part.table[n] for part in parts]) for n in names})
+    return TableFiles(path, found, parts), merged
 
 
-def _find_files(path: Path) -> tuple[Path, ...]:
-    if path.is_file():
-        return (path,)
-    pattern = path / "*" if path.is_dir() else path
-    matching = Path(path.anchor).glob(str(pattern.relative_to(path.anchor)))
-    found = sorted(file for file in matching if file.suffix in TABLE_SUFFIXES)
-    if not found:
-        raise ValueError(describe_missing_file(path))
-    repeated = [stem for stem, count in Counter(file.stem for file in found).items() if count > 1]
-    if repeated:
-        raise ValueError(f"there are several files called {repeated[0]}")
-    return tuple(found)
-
-
-def _read_named(file: Path) -> FileRows:
-    """Return the table of one of several files; errors name the file."""
+def _read_part(file: FoundFile, *, is_only: bool) -> FileRows:
+    """Return the rows of a file, with the columns of its folders; errors name one of several."""
     try:
-        return read_table_file(file)
+        part = read_table_file(file.path)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{file.name}: {error}") from None
+        raise ValueError(f"{'' if is_only else f'{file.name}: '}{error}") from None
+    table = part.table
+    for name, value in file.columns.items():
+        if name not in table.column_names:
+            table = table.append_column(name, pa.array([value] * table.num_rows, pa.string()))
+    return replace(part, table=table)
+
+
+def _describe_difference(
+    first: tuple[str, Sequence[str]], second: tuple[str, Sequence[str]]
+) -> str:
+    """Return the columns that only one of two files has, and those that may be the same ones."""
+    texts = []
+    for (file, names), (_, others) in ((first, second), (second, first)):
+        own = [name for name in names if name not in others]
+        more = f" and {len(own) - MAX_LISTED} more" if len(own) > MAX_LISTED else ""
+        if own:
+            texts.append(f"{', '.join(own[:MAX_LISTED])}{more} in {file} only")
+    by_lower = {name.lower(): name for name in second[1] if name not in first[1]}
+    for name in first[1]:
+        near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+        if name not in second[1] and near:
+            texts.append(f"(are {name} and {by_lower[near[0]]} the same?)")
+            break
+    return " and ".join(texts[:2]) + "".join(f" {text}" for text in texts[2:])
 
 
 def _merge_column(columns: Sequence[Any]) -> Any:

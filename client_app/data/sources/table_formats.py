@@ -25,10 +25,11 @@ from client_app.data.sources.file_rows import (
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
 PARQUET_BEGIN = b"PAR1"
+NO_ROWS = "it has no rows"
 ZIP_BEGIN = b"PK\x03\x04"
 FOREIGN_FORMATS = {
     "an old Excel file (.xls); save it as CSV UTF-8": (b"\xd0\xcf\x11\xe0",),
-    "compressed; unpack it": (b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"),
+    "a compressed file; unpack it": (b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"),
     "an archive; unpack it": (b"7z\xbc\xaf", b"Rar!"),
     "a file of SPSS; save it as CSV UTF-8": (b"$FL2", b"$FL3"),
     "a file of Stata; save it as CSV UTF-8": (b"<stata_dta>",),
@@ -81,7 +82,7 @@ def read_table_file(file: Path) -> FileRows:
                 raise ValueError(f"it is {what}")
         rows = read_csv_file(file)
     if not rows.table.num_rows:
-        raise ValueError("it has no rows")
+        raise ValueError(NO_ROWS)
     return rows
 
 
@@ -161,6 +162,8 @@ def _read_excel(file: Path) -> FileRows:
         for number, cells in rows[:NUM_FIRST_ROWS]
     ]
     check_title(first_rows)
+    if len(rows) == 1:
+        raise ValueError(NO_ROWS)
     columns = [_build_column(cells) for cells in zip_longest(*(cells for _, cells in rows[1:]))]
     numbers = tuple(number for number, _ in rows[1:])
     return name_columns(_ExcelRows(file, _build_table(columns), numbers=numbers), first_rows[0][1])
