@@ -36,6 +36,7 @@ def load_table_arrays(settings: CsvSettings) -> LabeledArrays:
         client_train=table.clients,
         client_names=table.client_names,
         class_names=table.classes or None,
+        division=table.division,
         summary=summary,
     )
 

@@ -11,6 +11,7 @@ from client_app.data.base import Inputs, Labels, Targets
 from client_app.data.scaling import Numbers
 from client_app.data.sources.cell_forms import Mask
 from client_app.data.sources.cells import format_value
+from client_app.data.split import RowDivision
 
 Value = str | int | float | bool | None
 """A value of a column: of the settings, or a text of the file; None for a missing one."""
@@ -101,6 +102,8 @@ class ClientTable:
         The columns in the form of ``data.columns``.
     target : str
         The name of the target column.
+    division : RowDivision
+        What the table tells about the rows for training and for testing.
     dropped_clients : mapping of str to int
         The clients with fewer rows than ``data.min_samples``, and their number of rows.
     dropped_columns : mapping of str to str
@@ -126,6 +129,7 @@ class ClientTable:
     columns: tuple[str, ...]
     schema: TableSchema
     target: str = ""
+    division: RowDivision = field(default_factory=RowDivision)
     dropped_clients: Mapping[str, int] = field(default_factory=dict)
     dropped_columns: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, float] = field(default_factory=dict)
@@ -134,9 +138,15 @@ class ClientTable:
     files_passed_over: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
+    def count_training_rows(self) -> Labels:
+        """Return each client's number of rows that the data does not have for testing, (K,)."""
+        is_test = self.division.is_test
+        clients = self.clients if is_test is None else self.clients[~is_test]
+        return np.bincount(clients, minlength=len(self.client_names))
+
     def drop_small_clients(self, min_rows: int) -> "ClientTable":
         """Return the table without clients that have fewer than ``min_rows`` rows."""
-        counts = np.bincount(self.clients, minlength=len(self.client_names))
+        counts = self.count_training_rows()
         few = {
             name: int(count)
             for name, count in zip(self.client_names, counts, strict=True)
@@ -152,6 +162,7 @@ class ClientTable:
             labels=self.labels[is_kept],
             numbers=self.numbers[is_kept],
             categories=self.categories[is_kept],
+            division=self.division.select(is_kept),
             dropped_clients=few,
         )
 
@@ -192,23 +203,40 @@ def require_rows(table: ClientTable, min_samples: int | None) -> ClientTable:
     Raises
     ------
     DataError
-        If no client is left, or one has a single row.
+        If no client is left, or one has a single row or only one of the two splits.
     """
+    _check_split(table, "path", "test_path")
     remaining = table.drop_small_clients(min_samples or 1)
     counts = np.bincount(remaining.clients)
     if not len(counts):
-        largest = max(table.dropped_clients.values(), default=max(np.bincount(table.clients)))
+        largest = max(table.count_training_rows())
         raise DataError(
             "data.min_samples must be at most the number of rows of the largest client, "
             f"{largest}, got {min_samples}"
         )
     single_row = [name for name, n in zip(remaining.client_names, counts, strict=True) if n == 1]
-    if single_row:
+    _check_split(remaining, "test_path", "path")
+    if single_row and remaining.division.is_test is None:
         raise DataError(
             "data.min_samples must be at least 2 where clients have a single row (one row is for "
             f"training, another for testing), got null; 2 leaves out {abbreviate_names(single_row)}"
         )
     return remaining
+
+
+def _check_split(table: ClientTable, key: str, other: str) -> None:
+    """Refuse clients that have rows of only one of ``data.path`` and ``data.test_path``."""
+    is_test = table.division.is_test
+    if is_test is None:
+        return
+    rows = is_test if key == "test_path" else ~is_test
+    counts = np.bincount(table.clients[rows], minlength=len(table.client_names))
+    without = [table.client_names[client] for client in np.flatnonzero(counts == 0).tolist()]
+    if without:
+        raise DataError(
+            f"data.{key} must have rows of each client of data.{other}, got none of "
+            f"{abbreviate_names(without)}"
+        )
 
 
 def abbreviate_names(names: list[str] | tuple[str, ...]) -> str:

@@ -1,7 +1,7 @@
 """Read a user's table from CSV and Parquet files."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,10 +20,12 @@ from client_app.data.sources.cells import (
     format_value,
     parse_column,
 )
+from client_app.data.sources.client_doubts import doubt_clients, doubt_groups
 from client_app.data.sources.client_table import (
     ClientTable,
     TableSchema,
     Value,
+    abbreviate_names,
     require_rows,
 )
 from client_app.data.sources.column_types import MIN_ROWS, find_exclusion_reason
@@ -31,8 +33,14 @@ from client_app.data.sources.doubts import doubt_inputs, doubt_names, is_missing
 from client_app.data.sources.labels import find_names
 from client_app.data.sources.odd_cells import count_invalid_cells, describe_odd_cells
 from client_app.data.sources.overrides import format_override, list_replacements
+from client_app.data.sources.split_columns import read_division
 from client_app.data.sources.stated_values import drop_missing_values, replace_values
-from client_app.data.sources.table_files import TableFiles, is_number_type, read_files
+from client_app.data.sources.table_files import (
+    TableFiles,
+    add_test_files,
+    is_number_type,
+    read_files,
+)
 from conf.schema.data import CsvSettings
 
 MAX_CLASSES_UNQUESTIONED = 10
@@ -83,6 +91,15 @@ def read_csv_table(settings: CsvSettings) -> ClientTable:
             "data.path must be a .csv file with a header or a .parquet file, or a folder of such, "
             f"got {path}: {sanitize(to_one_line(error))}"
         ) from None
+    if settings.test_path is not None:
+        test_path = Path(settings.test_path).expanduser().resolve()
+        try:
+            files, table = add_test_files(files, test_path)
+        except Exception as error:
+            raise DataError(
+                "data.test_path must be files as in data.path, with the same columns, got "
+                f"{test_path}: {sanitize(to_one_line(error))}"
+            ) from None
     return _TableReader(files, table, settings).build_table()
 
 
@@ -117,6 +134,7 @@ class _TableReader:
             )
         self.arrow = self._replace_values()
         client_names, clients = self._read_clients()
+        self._check_target(client_names, clients)
         columns, excluded = self._parse_inputs(clients)
         labels, classes = self._read_target()
         parsed = {name: column for name, column in columns.items() if column.kind == "numbers"}
@@ -132,6 +150,10 @@ class _TableReader:
         }
         if settings.columns is None:
             self.warnings += doubt_inputs(parsed, numbers, categories)
+            if settings.group_column is None:
+                stated = {*settings.numbers, *settings.categories}
+                names = [name for name in self._list_candidates() if name not in stated]
+                self.warnings += doubt_groups({name: self.arrow[name] for name in names}, clients)
         schema = TableSchema(
             tuple(parsed),
             {name: column.values for name, column in categories.items()},
@@ -148,6 +170,7 @@ class _TableReader:
             schema.columns,
             schema,
             settings.target,
+            division=read_division(self.files, self.arrow, settings),
             dropped_columns={**self.files.dropped_columns, **excluded},
             files_passed_over=self.files.passed_over,
             missing={
@@ -167,9 +190,10 @@ class _TableReader:
             },
             warnings=tuple(self.warnings),
         )
-        return (
-            table if settings.client_column is None else require_rows(table, settings.min_samples)
-        )
+        if settings.client_column is None:
+            return table
+        remaining = require_rows(table, settings.min_samples)
+        return replace(remaining, warnings=(*remaining.warnings, *doubt_clients(remaining)))
 
     def _check_settings(self) -> None:
         """Refuse names of columns that are not in the file."""
@@ -183,6 +207,8 @@ class _TableReader:
             ("numbers", settings.numbers),
             ("categories", settings.categories),
             ("columns", [*agreed.get("numbers", []), *agreed.get("categories", {})]),
+            ("group_column", [settings.group_column] if settings.group_column else []),
+            ("order_column", [settings.order_column] if settings.order_column else []),
             ("replace", [*list_replacements(settings.replace)]),
         ):
             self._check_names(key, wanted, names)
@@ -232,6 +258,18 @@ class _TableReader:
         self.warnings += doubt_names(name, names, np.bincount(codes), kind)
         return names, codes
 
+    def _check_target(self, client_names: Sequence[str], clients: Labels) -> None:
+        """Refuse clients without a single target."""
+        target = self.arrow[self.settings.target]
+        known = clients[target.is_valid().to_numpy(zero_copy_only=False)]
+        counts = np.bincount(known, minlength=len(client_names))
+        without = [client_names[client] for client in np.flatnonzero(counts == 0).tolist()]
+        if 0 < len(without) < len(client_names):
+            raise DataError(
+                f"data.target must have values for each client in {self.path}, got none of "
+                f"{self.settings.target} for {abbreviate_names(without)} (leave these rows out)"
+            )
+
     def _refuse_missing(self, key: str, name: str, is_missing: Mask) -> NoReturn:
         rows = np.flatnonzero(is_missing)
         more = f" ({len(rows):,} rows in all)" if len(rows) > 1 else ""
@@ -274,6 +312,7 @@ class _TableReader:
         """Return the columns that the settings do not exclude from the inputs."""
         settings = self.settings
         others = {settings.client_column, settings.target, *settings.drop_columns}
+        others |= {settings.group_column, settings.order_column}
         if self._has_client_files:
             others.add(self.files.client_key)
         return [name for name in self.arrow.schema.names if name not in others]

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from client_app.data.base import Labels
 from client_app.data.sources.file_rows import FileRows, clean_text
@@ -33,16 +34,19 @@ class TableFiles:
         The files, in the order of the rows.
     parts : tuple of FileRows
         Their rows.
+    num_test_files : int
+        How many of the files, the last ones, are those of ``data.test_path``.
     """
 
     path: Path
     found: FoundFiles
     parts: tuple[FileRows, ...]
+    num_test_files: int = 0
 
     @property
     def has_several(self) -> bool:
         """Whether the path is a folder or a pattern, which may match a single file."""
-        return [part.file for part in self.parts] != [self.path]
+        return self.parts[0].file != self.path
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -59,6 +63,12 @@ class TableFiles:
         """The index in ``names`` of each row's client, (n,)."""
         clients = [self.names.index(clean_text(file.client)) for file in self.found.files]
         return np.repeat(np.array(clients, dtype=np.int64), self.counts)
+
+    @property
+    def is_test(self) -> NDArray[np.bool_]:
+        """Whether each row is one of ``data.test_path``, (n,)."""
+        num_train_files = len(self.parts) - self.num_test_files
+        return np.repeat(np.arange(len(self.parts)) >= num_train_files, self.counts)
 
     @property
     def client_key(self) -> str | None:
@@ -82,7 +92,7 @@ class TableFiles:
     def warnings(self) -> tuple[str, ...]:
         """A doubt about files for training and for testing."""
         pair = find_test_file(self.names)
-        if pair is None:
+        if pair is None or self.num_test_files:
             return ()
         train, test = (
             next(file.path for file in self.found.files if clean_text(file.client) == name)
@@ -126,6 +136,30 @@ def read_files(path: Path) -> tuple[TableFiles, Any]:
     """
     found = find_files(path)
     parts = tuple(_read_part(file, is_only=file.path == path) for file in found.files)
+    return _merge(TableFiles(path, found, parts))
+
+
+def add_test_files(files: TableFiles, test_path: Path) -> tuple[TableFiles, Any]:
+    """Return the files of ``data.path`` and then those of ``data.test_path``, and all rows.
+
+    Raises
+    ------
+    ValueError
+        If the files are missing, are no table, or have other columns.
+    """
+    tests, _ = read_files(test_path)
+    named = (replace(file, name=f"{test_path.name}/{file.name}") for file in tests.found.files)
+    test_files = tests.found.files if not tests.has_several else tuple(named)
+    found = FoundFiles(
+        (*files.found.files, *test_files), (*files.found.passed_over, *tests.found.passed_over)
+    )
+    both = TableFiles(files.path, found, (*files.parts, *tests.parts), len(tests.parts))
+    return _merge(both)
+
+
+def _merge(files: TableFiles) -> tuple[TableFiles, Any]:
+    """Return the files, and their rows in one table; raise ValueError if the columns differ."""
+    found, parts = files.found, files.parts
     names = parts[0].table.column_names
     for file, part in zip(found.files, parts, strict=True):
         if set(part.table.column_names) != set(names):
@@ -136,7 +170,7 @@ def read_files(path: Path) -> tuple[TableFiles, Any]:
                 )
             )
     merged = pa.table({n: _merge_column([part.table[n] for part in parts]) for n in names})
-    return TableFiles(path, found, parts), merged
+    return files, merged
 
 
 def _read_part(file: FoundFile, *, is_only: bool) -> FileRows:

@@ -62,7 +62,7 @@ def test_what_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", ["?", "NA", "#N/A", "NAN", "null", "-", "None", "n/a", "."])
 def test_words_for_missing(tmp_path: Path, word: str) -> None:
     """Each is a missing number, and a category with a doubt unless data.missing names it."""
-    text = f"where,age,job,paid\na,{word},x,0\na,2,{word},1\nb,3,x,1\nb,4,x,1\n"
+    text = f"where,age,job,paid\na,{word},x,0\na,2,{word},1\nb,3,x,1\nb,4,x,0\n"
     path = save(tmp_path, text)
     table = load(path, drop_columns=[])
     np.testing.assert_array_equal(table.numbers[:, 0], [np.nan, 2, 3, 4])
@@ -79,7 +79,7 @@ def test_words_for_missing(tmp_path: Path, word: str) -> None:
 @pytest.mark.parametrize("cell", ["", '""', " ", "\u00a0"])
 def test_empty_cells_are_missing(tmp_path: Path, cell: str) -> None:
     """In columns of numbers and of categories."""
-    text = f"where,age,job,paid\na,{cell},x,0\na,2,{cell},1\nb,3,x,1\nb,4,x,1\n"
+    text = f"where,age,job,paid\na,{cell},x,0\na,2,{cell},1\nb,3,x,1\nb,4,x,0\n"
     table = load(save(tmp_path, text), drop_columns=[])
     np.testing.assert_array_equal(table.numbers[:, 0], [np.nan, 2, 3, 4])
     assert (table.columns, table.warnings) == (("age", "job=x", "job="), ())
@@ -283,7 +283,7 @@ def test_zeros_of_categories(tmp_path: Path) -> None:
 
 def test_a_row_without_client_or_target(tmp_path: Path) -> None:
     """The column and the line are named; empty lines count."""
-    for key, row in (("client_column", ",30,nurse,yes,x"), ("target", "a,30,x,,x")):
+    for key, row in (("client_column", ",30,nurse,yes,x"), ("target", "north,30,x,,x")):
         name = {"client_column": "where", "target": "paid"}[key]
         text = "\n".join([HEADER, *ROWS[:2], "", row, *ROWS[2:]])
         assert_refused(
@@ -291,6 +291,16 @@ def test_a_row_without_client_or_target(tmp_path: Path) -> None:
             f"data.{key} must be a column without missing values, got {name}, which is missing in "
             "line 5 of PATH",
         )
+
+
+def test_a_client_without_targets(tmp_path: Path) -> None:
+    """It is named, not only its first line."""
+    rows = [f"{site},{age},nurse,,x" for site in ("west", "east") for age in (1, 2)]
+    assert_refused(
+        save(tmp_path, "\n".join([HEADER, *ROWS, *rows])),
+        "data.target must have values for each client in PATH, got none of paid for east, west "
+        "(leave these rows out)",
+    )
 
 
 def test_a_client_with_one_row(tmp_path: Path) -> None:
