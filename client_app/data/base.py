@@ -278,9 +278,6 @@ class FederatedData(Protocol):
     def get_targets(self, client: int) -> tuple[Targets, Targets]:
         """Return the training and test targets of a client, without building inputs if possible."""
 
-    def count_test_units(self, client: int) -> int:
-        """Return the number of a client's independent test rows; rows of a group count once."""
-
     def get_labels(self, client: int) -> Labels:
         """Return the training labels of one client, without building its inputs if possible.
 
@@ -322,10 +319,6 @@ class ClientwiseData(ABC):
         """Return the training and test targets of a client."""
         data = self.get_client(client)
         return data.y_train, data.y_test
-
-    def count_test_units(self, client: int) -> int:
-        """Return the number of a client's test rows."""
-        return len(self.get_targets(client)[1])
 
     def get_labels(self, client: int) -> Labels:
         """Return the training labels of one client."""

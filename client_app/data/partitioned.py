@@ -121,7 +121,7 @@ class PartitionedData:
         return self._arrays.y_train[share.train], self._arrays.y_test[share.test]
 
     def count_test_units(self, client: int) -> int:
-        """Return the number of groups of a client's test rows, or of the rows without groups."""
+        """Return the number of a client's independent test rows; rows of a group count once."""
         groups, rows = self._arrays.division.groups, self._partition.test[client]
         return len(rows if groups is None else np.unique(groups[rows]))
 

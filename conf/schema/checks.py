@@ -327,7 +327,7 @@ def _check_split_columns(data: CsvSettings) -> None:
             f"rows of a client may be of any group, got {data.order_column!r}"
         )
     columns = data.columns or {}
-    others = {
+    others: dict[str, list[Any]] = {
         "data.target": [data.target],
         "data.client_column": [data.client_column],
         "data.columns": [*columns.get("numbers", []), *columns.get("categories", {})],

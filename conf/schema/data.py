@@ -25,7 +25,7 @@ MIN_SAMPLES = Interval(low=2, integer=True)
 SPLIT = Name("the name of a split")
 TEXT_LENGTH = Interval(low=2, integer=True)
 HASHED_WORDS = Interval(low=8, integer=True)
-TABLE_FILES = FilePath("a .csv or .parquet file, or a folder of such")
+TABLE_FILES = FilePath("a .csv, .parquet or .xlsx file, or a folder of such")
 PARTITIONS = ("shards", "dirichlet", "proportional", "iid", "quantity")
 
 
@@ -296,7 +296,8 @@ class CsvSettings(DataSettings):
     ``[column, old, new]``.
 
     ``group_column``: rows with the same value stay in one split. ``order_column``: the latest rows
-    of each client are for testing. ``test_path``: the test rows, in files as in ``path``.
+    of each client are for testing, not together with ``group_column``. ``test_path``: the test
+    rows, in files as in ``path``.
     ``scaling``: numbers are scaled by the statistics of each client, or by ``agreed`` ones of all.
     """
 
@@ -319,12 +320,15 @@ class CsvSettings(DataSettings):
     replace: Any = None
     group_column: str | None = parameter(None, COLUMN_NAME)
     order_column: str | None = parameter(None, COLUMN_NAME)
-    test_path: str | None = parameter(
-        None, FilePath("a .csv or .parquet file, or a folder of such")
-    )
+    test_path: str | None = parameter(None, TABLE_FILES)
     scaling: str = parameter("client", OneOf(("client", "agreed")))
     regression: bool = False
     expected_rows: int | None = parameter(None, POSITIVE_INT)
+
+    @property
+    def has_fixed_test_rows(self) -> bool:
+        """Whether every seed tests on the same rows."""
+        return self.test_path is not None or self.order_column is not None
 
 
 def get_num_clients(data: DataSettings) -> int:

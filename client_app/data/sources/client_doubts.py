@@ -40,9 +40,9 @@ def doubt_groups(columns: Mapping[str, Any], clients: Labels) -> Iterator[str]:
     if found:
         first, verb = found[0], "has" if len(found) == 1 else "have"
         yield (
-            f"{abbreviate_names(found)} {verb} values that return and may name persons, whose rows are then in the "
-            f"training and in the test split; data.group_column={first} keeps rows of one value "
-            f"together, data.drop_columns=[{first}] leaves the column out"
+            f"{abbreviate_names(found)} {verb} values that return and may name persons, whose rows "
+            f"are then in both splits; data.group_column={first} keeps rows of one value together, "
+            f"data.drop_columns=[{first}] leaves the column out"
         )
 
 

@@ -1,6 +1,7 @@
 """What is odd about the clients of a table: persons in several rows, gaps, one class."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,9 +9,9 @@ from client_app.data.sources.csv_table import read_csv_table
 from conf.schema.data import CsvSettings
 
 
-def load_warnings(path: Path, header: str, rows: list[str], **settings: object) -> list[str]:
+def load_warnings(path: Path, header: str, rows: list[str], **settings: Any) -> list[str]:
     path.write_text("\n".join([header, *rows]) + "\n")
-    defaults = {"path": str(path), "client_column": "site", "target": "ill"}
+    defaults: dict[str, Any] = {"path": str(path), "client_column": "site", "target": "ill"}
     return list(read_csv_table(CsvSettings(**{**defaults, **settings})).warnings)
 
 

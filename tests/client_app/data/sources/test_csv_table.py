@@ -416,7 +416,7 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
 
 
 SETTINGS = {
-    "": "data.path must be the path of a .csv or .parquet file, or a folder of such, got ''",
+    "": "data.path must be the path of a .csv, .parquet or .xlsx file, or a folder of such, got ''",
     "data.path=x data.client_column=a": "data.target must be the name of a column, got ''",
     "data.path=x data.client_column=a data.target=a": (
         "data.target must be another column than data.client_column, got 'a'"

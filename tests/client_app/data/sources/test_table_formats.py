@@ -56,7 +56,7 @@ def save_book(path: Path, **sheets: list[list[Any]]) -> Path:
 
 def test_excel(tmp_path: Path) -> None:
     """Cells keep their types; empty sheets, rows and columns do not count, but their numbers do."""
-    rows = [
+    rows: list[list[Any]] = [
         ["site", "age", None, "seen", "well", "code"],
         [" North", 30, None, date(2026, 1, 2), True, 1],
         [],
