@@ -265,9 +265,11 @@ class _TableReader:
         counts = np.bincount(known, minlength=len(client_names))
         without = [client_names[client] for client in np.flatnonzero(counts == 0).tolist()]
         if 0 < len(without) < len(client_names):
+            row = int(np.argmax(np.isin(clients, np.flatnonzero(counts == 0))))
             raise DataError(
                 f"data.target must have values for each client in {self.path}, got none of "
-                f"{self.settings.target} for {abbreviate_names(without)} (leave these rows out)"
+                f"{self.settings.target} for {abbreviate_names(without)} (leave these rows out, "
+                f"from {self.files.describe_row(row)} on)"
             )
 
     def _refuse_missing(self, key: str, name: str, is_missing: Mask) -> NoReturn:

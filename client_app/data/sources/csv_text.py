@@ -24,6 +24,9 @@ from client_app.data.sources.file_rows import (
 )
 
 GZIP_BEGIN = b"\x1f\x8b"
+UNCLEAN_SIGNS = (b" ", b"\t", b"\v", b"\f", b'"')
+"""Without one of these, a cell in ASCII has nothing to trim."""
+
 NUM_FIRST_BYTES = 200
 """The bytes by which text is told from something else."""
 
@@ -72,9 +75,12 @@ def read_csv_file(file: Path) -> CsvRows:
     header = first_rows[0]
     check_title([(f"line {row.line}", row.cells) for row in first_rows])
     table = _parse(data, header, len(header.cells))
+    # Of a large table of plain numbers, cleaning would take as long as reading.
     is_ascii = data.isascii()
-    columns = [clean_column(column, is_ascii=is_ascii) for column in table.columns]
-    return name_columns(CsvRows(file, pa.table(columns, table.column_names)), header.cells)
+    if not is_ascii or any(sign in data for sign in UNCLEAN_SIGNS):
+        columns = [clean_column(column, is_ascii=is_ascii) for column in table.columns]
+        table = pa.table(columns, table.column_names)
+    return name_columns(CsvRows(file, table), header.cells)
 
 
 def _read_text(file: Path) -> bytes:
@@ -191,5 +197,5 @@ def _parse_ragged(data: bytes, header: _TextRow, width: int) -> Any:
                 f"{shorten(row.text)}"
             )
         rows.append((cells + [""] * width)[:width])
-    columns = [pa.array([row[i] for row in rows], pa.string()) for i in range(width)]
+    columns = [pa.array([row[i] or None for row in rows], pa.string()) for i in range(width)]
     return pa.table(columns, [str(i) for i in range(width)])

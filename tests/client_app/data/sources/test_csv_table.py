@@ -299,7 +299,7 @@ def test_a_client_without_targets(tmp_path: Path) -> None:
     assert_refused(
         save(tmp_path, "\n".join([HEADER, *ROWS, *rows])),
         "data.target must have values for each client in PATH, got none of paid for east, west "
-        "(leave these rows out)",
+        "(leave these rows out, from line 8 on)",
     )
 
 
