@@ -83,7 +83,11 @@ def test_a_site_called_na_stays_one(tmp_path: Path) -> None:
     """As rhesus - and a class unknown do, each with a doubt."""
     table = load(
         tmp_path,
-        {"site": ["NA", "DE"] * 20, "rhesus": ["+", "-"] * 20, "y": ["ill", "unknown"] * 20},
+        {
+            "site": ["NA", "DE"] * 20,
+            "rhesus": ["+", "-"] * 20,
+            "y": ["ill", "ill", "unknown", "unknown"] * 10,
+        },
     )
     assert (table.client_names, table.classes) == (("DE", "NA"), ("ill", "unknown"))
     assert table.columns == ("rhesus=+", "rhesus=-")
@@ -100,7 +104,7 @@ def test_two_spellings_in_three_roles(tmp_path: Path) -> None:
         {
             "site": ["North", "north", "NORTH", "South"] * 10,
             "job": ["nurse", "Nurse", "nurse", "smith"] * 10,
-            "y": ["yes", "1", "no", "0"] * 10,
+            "y": [*["yes", "1", "no", "0"] * 5, *["0", "no", "1", "yes"] * 5],
         },
     )
     assert len(table.warnings) == 3
