@@ -261,6 +261,14 @@ class FederatedData(Protocol):
         """The kind of target: a class, a class at each position of a sequence, or a number."""
 
     @property
+    def client_names(self) -> tuple[str, ...] | None:
+        """The clients' names by id, or None if the data does not name them."""
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """The names of the classes, or None if the data does not name them."""
+
+    @property
     def summary(self) -> DataSummary:
         """The interpretation of the data."""
 
@@ -291,6 +299,8 @@ class ClientwiseData(ABC):
     num_classes: int
     num_tokens = None
     target: Target
+    client_names: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
 
     @abstractmethod
     def get_client(self, client: int) -> ClientData:

@@ -33,7 +33,7 @@ from client_app.data.partition import (
 )
 from client_app.data.priority import select_priority_clients
 from client_app.data.sources.base import LabeledArrays
-from client_app.data.split import Rows, split_client, split_validation
+from client_app.data.split import Rows
 from client_app.data.summary import DataSummary, describe_inputs, describe_target
 from conf.schema.checks import check_clients
 from conf.schema.data import CsvSettings, NaturalSettings, PartitionedSettings, get_num_clients
@@ -81,6 +81,8 @@ class PartitionedData:
         self._arrays = arrays
         self.num_clients = len(self._partition)
         self.num_classes = arrays.num_classes
+        self.client_names = self._partition.names
+        self.class_names = arrays.class_names
         self.target = infer_target(arrays.y_train)
         self.num_tokens = arrays.num_tokens
         self.input_shape = to_inputs(arrays.x_train[:1]).shape[1:]
@@ -118,6 +120,11 @@ class PartitionedData:
         share = self._partition[client]
         return self._arrays.y_train[share.train], self._arrays.y_test[share.test]
 
+    def count_test_units(self, client: int) -> int:
+        """Return the number of a client's independent test rows; rows of a group count once."""
+        groups, rows = self._arrays.division.groups, self._partition.test[client]
+        return len(rows if groups is None else np.unique(groups[rows]))
+
     def get_labels(self, client: int) -> Labels:
         """Return the training labels of one client.
 
@@ -149,8 +156,10 @@ def build_single_client(
     """Return the data of a single client; its test split is the test set if there is one."""
     train, test = np.arange(len(arrays.y_train)), np.arange(len(arrays.y_test))
     if arrays.pooled:
-        train, test = split_client(arrays.strata, settings.test_fraction, client=client, seed=seed)
-    training, validation = split_validation(
+        train, test = arrays.division.split_test(
+            arrays.strata, settings.test_fraction, client=client, seed=seed
+        )
+    training, validation = arrays.division.select(train).split_validation(
         arrays.strata[train], settings.validation_fraction, client=client, seed=seed
     )
     split = ClientSplit(train[training], test, train[validation])
@@ -165,12 +174,11 @@ def _add_validation(
     """Return the partition, with a validation split if ``fraction`` is above 0."""
     if fraction == 0:
         return partition
-    strata, groups = arrays.strata, arrays.groups
+    strata, division = arrays.strata, arrays.division
 
     def split(client: int, rows: Rows) -> tuple[Rows, Rows]:
-        client_groups = None if groups is None else groups[rows]
-        return split_validation(
-            strata[rows], fraction, client=client, seed=seed, groups=client_groups
+        return division.select(rows).split_validation(
+            strata[rows], fraction, client=client, seed=seed
         )
 
     return partition.with_validation(split)
@@ -198,12 +206,11 @@ def _partition_clients(
         return arrays, Partition.from_splits(
             _split_by_rule(arrays.y_train, arrays.y_test, arrays, settings, seed)
         )
-    train, test = split_client(
+    train, test = arrays.division.split_test(
         arrays.strata,
         settings.test_fraction if isinstance(settings, NaturalSettings) else 0.2,
         client=0,
         seed=seed,
-        groups=arrays.groups,
     )
     splits = _split_by_rule(arrays.y_train[train], arrays.y_train[test], arrays, settings, seed)
     return arrays, Partition.from_splits(
@@ -272,7 +279,7 @@ def _partition_by_client(
         test_fraction=settings.test_fraction,
         seed=seed,
         min_samples=settings.min_samples,
-        groups=arrays.groups,
+        division=arrays.division,
         names=arrays.client_names,
     )
     if splits_training and not arrays.pooled:  # the test set has other clients

@@ -112,7 +112,7 @@ def load_device_arrays(
 def _get_agreed_properties(settings: OnDeviceSettings) -> tuple[tuple[int, ...], int, Target]:
     """Return the shape of an input, the number of classes and the kind of target."""
     if isinstance(settings, CsvSettings):
-        from client_app.data.sources.csv_table import TableSchema
+        from client_app.data.sources.client_table import TableSchema
 
         agreed = TableSchema.from_settings(settings.columns)
         num_classes = len(agreed.classes)

@@ -1,5 +1,8 @@
 """Split one client's rows into training, validation and test rows."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 from fedquorum.rng import make_generator
 from fedquorum.rules.rounding import round_half_even
@@ -53,6 +56,8 @@ def split_client(
     """
     if groups is not None:
         numbers, group = np.unique(groups, return_inverse=True)
+        if len(numbers) < len(("train", "test")):
+            raise ValueError(f"two parts need at least 2 groups of rows, got {len(numbers)}")
         same_label = np.zeros(len(numbers), dtype=np.int64)
         _, chosen_groups = split_client(
             same_label, fraction, client=client, seed=seed, purpose=purpose
@@ -76,6 +81,83 @@ def split_client(
     for label, count in zip(classes, allocated, strict=True):
         chosen[rng.permutation(np.flatnonzero(labels == label))[:count]] = True
     return np.flatnonzero(~chosen), np.flatnonzero(chosen)
+
+
+def split_latest(order: NDArray[Any], fraction: float) -> tuple[Rows, Rows]:
+    """Divide rows into earlier ones and the latest ones.
+
+    Of n rows round(fraction * n) are the latest, but at least one and at most n - 1. Of rows with
+    the same time, the last ones are the latest.
+
+    Parameters
+    ----------
+    order : array
+        The time of every row, n >= 2.
+    fraction : float
+        In (0, 1).
+
+    Returns
+    -------
+    earlier, latest : array of int
+        Positions in ``order``, ascending; each is in exactly one of the two.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two rows.
+    """
+    n = len(order)
+    if n < len(("train", "test")):
+        raise ValueError(f"two parts need at least 2 rows, got {n}")
+    size = min(max(1, round_half_even(fraction, n)), n - 1)
+    by_time = np.argsort(order, kind="stable")
+    return np.sort(by_time[:-size]), np.sort(by_time[-size:])
+
+
+@dataclass(frozen=True, eq=False)
+class RowDivision:
+    """What the data tells about the division of n rows into splits; by default, nothing.
+
+    Attributes
+    ----------
+    groups : array of int, optional
+        (n,); rows with the same number stay in one split.
+    order : array of int, optional
+        (n,), the time of each row; the latest ones are for testing, and of those for training the
+        latest ones for validation. Not together with ``groups``.
+    is_test : array of bool, optional
+        (n,), whether the data has the row for testing.
+    """
+
+    groups: Labels | None = None
+    order: Labels | None = None
+    is_test: NDArray[np.bool_] | None = None
+
+    def select(self, rows: NDArray[Any]) -> "RowDivision":
+        """Return the division of some rows, given by positions or a mask."""
+        groups, order, is_test = (
+            None if values is None else values[rows]
+            for values in (self.groups, self.order, self.is_test)
+        )
+        return RowDivision(groups, order, is_test)
+
+    def split_test(
+        self, labels: Labels, fraction: float, *, client: int, seed: int
+    ) -> tuple[Rows, Rows]:
+        """Divide a client's rows (n,) into a training and a test split, see ``split_client``."""
+        if self.is_test is not None:
+            return np.flatnonzero(~self.is_test), np.flatnonzero(self.is_test)
+        if self.order is not None:
+            return split_latest(self.order, fraction)
+        return split_client(labels, fraction, client=client, seed=seed, groups=self.groups)
+
+    def split_validation(
+        self, labels: Labels, fraction: float, *, client: int, seed: int
+    ) -> tuple[Rows, Rows]:
+        """Divide training rows (n,), see ``split_validation``."""
+        if self.order is not None and fraction and len(self.order) > 1:
+            return split_latest(self.order, fraction)
+        return split_validation(labels, fraction, client=client, seed=seed, groups=self.groups)
 
 
 def split_validation(

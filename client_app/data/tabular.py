@@ -1,21 +1,18 @@
 """Turn a table into arrays whose numbers are scaled client by client."""
 
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from client_app.data.base import Inputs
+from client_app.data.scaling import Numbers, NumberScale
 from client_app.data.sources.base import LabeledArrays, build_pooled_arrays
-from client_app.data.sources.csv_table import ClientTable, Numbers, read_csv_table
+from client_app.data.sources.client_table import ClientTable, abbreviate_names
+from client_app.data.sources.csv_table import read_csv_table
 from client_app.data.split import Rows
 from client_app.data.summary import DataSummary, describe_target
 from conf.schema.data import CsvSettings
-
-FILL_FUNCTIONS: Mapping[str, Callable[..., Numbers]] = {"median": np.nanmedian, "mean": np.nanmean}
-"""The statistic of ``data.imputation``, which replaces missing numbers."""
 
 
 def load_table_arrays(settings: CsvSettings) -> LabeledArrays:
@@ -31,26 +28,42 @@ def load_table_arrays(settings: CsvSettings) -> LabeledArrays:
     rows is 0 in all rows.
     """
     table = read_csv_table(settings)
+    summary = _summarize_table(table)
     arrays = build_pooled_arrays(
-        _join_columns(table, table.numbers),
+        _join_columns(table.numbers, table.categories),
         table.labels,
         len(table.classes) or 1,
         client_train=table.clients,
         client_names=table.client_names,
-        summary=_summarize_table(table),
+        class_names=table.classes or None,
+        division=table.division,
+        summary=summary,
     )
-    compute_fill = FILL_FUNCTIONS[settings.imputation]
 
     def build_for_training(train_rows: Rows) -> LabeledArrays:
-        x = _join_columns(table, _scale_by_client(table, train_rows, compute_fill))
-        return replace(arrays, x_train=x, x_test=x)
+        numbers = _scale_by_client(table, train_rows, settings.imputation)
+        if settings.columns is not None:
+            x = _join_columns(numbers, table.categories)
+            return replace(arrays, x_train=x, x_test=x)
+        flags, unseen = table.drop_unseen_values(train_rows)
+        x = _join_columns(numbers, flags)
+        return replace(arrays, x_train=x, x_test=x, summary=_add_unseen_values(summary, unseen))
 
     return replace(arrays, build_for_training=build_for_training)
 
 
-def _join_columns(table: ClientTable, numbers: Numbers) -> Inputs:
-    """Return the inputs (n, d) with these numbers (n, p) and the table's categories."""
-    return np.concatenate([numbers.astype(np.float32), table.categories], axis=1)
+def _join_columns(numbers: Numbers, flags: Inputs) -> Inputs:
+    """Return the inputs (n, d) with these numbers (n, p) and the flags of categories (n, q)."""
+    return np.concatenate([numbers.astype(np.float32), flags], axis=1)
+
+
+def _add_unseen_values(summary: DataSummary, unseen: Mapping[str, int]) -> DataSummary:
+    """Return the summary with a line on the categories that no training row has."""
+    if not unseen:
+        return summary
+    columns = [f"{name} ({count})" for name, count in unseen.items()]
+    line = f"categories that no training row has are taken as other: {abbreviate_names(columns)}"
+    return replace(summary, warnings=(*summary.warnings, line))
 
 
 def _summarize_table(table: ClientTable) -> DataSummary:
@@ -62,13 +75,15 @@ def _summarize_table(table: ClientTable) -> DataSummary:
         rows=len(table.labels),
         dropped_clients=table.dropped_clients,
         dropped_columns=table.dropped_columns,
+        files_passed_over=table.files_passed_over,
+        missing=table.missing,
+        invalid=table.invalid,
+        other_categories=table.other_categories,
         warnings=table.warnings,
     )
 
 
-def _scale_by_client(
-    table: ClientTable, train_rows: Rows, compute_fill: Callable[..., Numbers]
-) -> Numbers:
+def _scale_by_client(table: ClientTable, train_rows: Rows, imputation: str) -> Numbers:
     """Return the table's numbers (n, p), each client's scaled by those of its training rows."""
     is_train = np.zeros(len(table.clients), dtype=np.bool_)
     is_train[train_rows] = True
@@ -76,24 +91,6 @@ def _scale_by_client(
     ends = np.cumsum(np.bincount(table.clients))
     scaled = np.empty_like(table.numbers)
     for rows in np.split(by_client, ends[:-1]):
-        scaled[rows] = _scale_numbers(table.numbers[rows], is_train[rows], compute_fill)
+        numbers = table.numbers[rows]
+        scaled[rows] = NumberScale.fit(numbers[is_train[rows]], imputation).apply(numbers)
     return scaled
-
-
-def _scale_numbers(
-    numbers: Numbers, is_train: NDArray[np.bool_], compute_fill: Callable[..., Numbers]
-) -> Numbers:
-    """Scale the numbers (n, p) of one client by the statistics of its training rows."""
-    train = numbers[is_train]
-    has_numbers = ~np.isnan(train).all(axis=0)
-    if np.isnan(numbers).any():
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "All-NaN slice|Mean of empty slice", RuntimeWarning)
-            fill_values = compute_fill(train, axis=0)
-        numbers = np.where(np.isnan(numbers), fill_values, numbers)
-        train = numbers[is_train]
-    # Compare the extremes: the mean of equal numbers like 0.1 is rounded, so std is not exactly 0.
-    constant = train.min(axis=0) == train.max(axis=0)
-    mean = np.where(constant, train[0], train.mean(axis=0))
-    deviation = np.where(constant, 1.0, train.std(axis=0))
-    return np.where(has_numbers, (numbers - mean) / deviation, 0.0)

@@ -36,6 +36,7 @@ from conf.schema.rules import (
 )
 from conf.schema.settings import Settings
 from conf.schema.strategy import PartsSettings
+from conf.schema.tables import check_cells
 
 STATIONARY_AVAILABILITIES = ("always", "bernoulli", "markov")
 """The options of availability with the same distribution in all rounds."""
@@ -305,6 +306,7 @@ def _check_columns(data: DataSettings) -> None:
     if not isinstance(data, CsvSettings):
         return
     _check_csv_columns(data)
+    check_cells(data)
     if data.target == data.client_column:
         raise SettingsError(
             f"data.target must be another column than data.client_column, got {data.target!r}"
@@ -315,6 +317,26 @@ def _check_columns(data: DataSettings) -> None:
                 f"data.drop_columns must be columns other than data.{key} ({getattr(data, key)}), "
                 f"got {data.drop_columns}"
             )
+    _check_split_columns(data)
+
+
+def _check_split_columns(data: CsvSettings) -> None:
+    if data.group_column is not None and data.order_column is not None:
+        raise SettingsError(
+            "data.order_column must be null where data.group_column is set, because the latest "
+            f"rows of a client may be of any group, got {data.order_column!r}"
+        )
+    columns = data.columns or {}
+    others: dict[str, list[Any]] = {
+        "data.target": [data.target],
+        "data.client_column": [data.client_column],
+        "data.columns": [*columns.get("numbers", []), *columns.get("categories", {})],
+    }
+    for key in ("group_column", "order_column"):
+        name = getattr(data, key)
+        for other, names in others.items():
+            if name is not None and name in names:
+                raise SettingsError(f"data.{key} must be no column of {other}, got {name!r}")
 
 
 def _check_texts(data: DataSettings) -> None:

@@ -25,6 +25,7 @@ MIN_SAMPLES = Interval(low=2, integer=True)
 SPLIT = Name("the name of a split")
 TEXT_LENGTH = Interval(low=2, integer=True)
 HASHED_WORDS = Interval(low=8, integer=True)
+TABLE_FILES = FilePath("a .csv, .parquet or .xlsx file, or a folder of such")
 PARTITIONS = ("shards", "dirichlet", "proportional", "iid", "quantity")
 
 
@@ -41,7 +42,8 @@ class DataSettings:
     They are sampled with the seed, among the clients without priority or, with ``priority=all``,
     among all; see ``client_app.data.held_out``.
     ``validation_fraction``: the fraction of every client's training split that is reserved for
-    tuning; see ``client_app.data.split.split_validation``.
+    tuning; see ``client_app.data.split.split_validation``. ``names``: whether the records keep the
+    names of the clients; never with more than 1,000 clients.
     """
 
     name: str = MISSING
@@ -51,6 +53,7 @@ class DataSettings:
     priority_weights: Any = None
     holdout_client_fraction: float = parameter(0.0, FRACTION_BELOW_ONE)
     validation_fraction: float = parameter(0.0, VALIDATION_FRACTION)
+    names: bool = True
 
 
 @dataclass
@@ -285,6 +288,17 @@ class CsvSettings(DataSettings):
     file. Clients with fewer than ``min_samples`` rows are left out (null for none).
     ``imputation``: the value of a missing number, the median or the mean of its column in the
     client's training split.
+
+    ``numbers`` and ``categories``: columns whose kind the cells do not tell. ``missing``: further
+    values that mean a missing cell. ``invalid_cells`` in a column of numbers: ``error``, or
+    ``missing`` to take them as missing. ``max_categories``: the rarer values of a column with more
+    become "other". ``replace``: other spellings of values, ``{column: {old: new}}`` or a list of
+    ``[column, old, new]``.
+
+    ``group_column``: rows with the same value stay in one split. ``order_column``: the latest rows
+    of each client are for testing, not together with ``group_column``. ``test_path``: the test
+    rows, in files as in ``path``.
+    ``scaling``: numbers are scaled by the statistics of each client, or by ``agreed`` ones of all.
     """
 
     name: str = "csv"
@@ -292,14 +306,29 @@ class CsvSettings(DataSettings):
     test_fraction: float = parameter(0.2, TEST_FRACTION)
     min_samples: int | None = parameter(None, MIN_SAMPLES)
     imputation: str = parameter("median", OneOf(("median", "mean")))
-    path: str = parameter("", FilePath("a .csv or .parquet file, or a folder of such"))
+    path: str = parameter("", TABLE_FILES)
     client_column: str | None = ""
     target: str = parameter("", COLUMN_NAME)
     drop_columns: list[str] = field(default_factory=list, metadata={"allowed": COLUMN_NAMES})
     zero_as_missing: list[str] = field(default_factory=list, metadata={"allowed": COLUMN_NAMES})
     columns: Any = None
+    numbers: list[str] = field(default_factory=list, metadata={"allowed": COLUMN_NAMES})
+    categories: list[str] = field(default_factory=list, metadata={"allowed": COLUMN_NAMES})
+    missing: list[Any] = field(default_factory=list)
+    invalid_cells: str = parameter("error", OneOf(("error", "missing")))
+    max_categories: int = parameter(100, Interval(low=2, integer=True))
+    replace: Any = None
+    group_column: str | None = parameter(None, COLUMN_NAME)
+    order_column: str | None = parameter(None, COLUMN_NAME)
+    test_path: str | None = parameter(None, TABLE_FILES)
+    scaling: str = parameter("client", OneOf(("client", "agreed")))
     regression: bool = False
     expected_rows: int | None = parameter(None, POSITIVE_INT)
+
+    @property
+    def has_fixed_test_rows(self) -> bool:
+        """Whether every seed tests on the same rows."""
+        return self.test_path is not None or self.order_column is not None
 
 
 def get_num_clients(data: DataSettings) -> int:

@@ -10,12 +10,14 @@ from fedquorum.records.reader import load_run
 from fedquorum.rules.parameters import FloatRange
 
 from client_app.data import FederatedData
+from client_app.data.partitioned import PartitionedData
 from conf.schema.data import CsvSettings
 from server_app.study.candidates import Candidate, MethodComparison, get_tuning_seeds
 from server_app.study.caveats import (
     LastEvaluation,
     find_comparison_caveats,
     find_data_caveats,
+    find_group_caveats,
     find_guessing_caveat,
     find_run_caveats,
     find_tuning_caveats,
@@ -193,6 +195,7 @@ def _collect_caveats(
         *filter(None, [_check_guessing(comparison, results, min_effect, data)]),
         *find_comparison_caveats(results, comparison.metric, min_effect, pooled=pooled),
         *(() if data is None else find_data_caveats(data[1], comparison.metric)),
+        *_find_group_caveats(comparison, data),
         *find_run_caveats(clients, comparison.metric),
         *find_tuning_caveats(results, ranges),
     )
@@ -211,11 +214,24 @@ def _check_guessing(
     return find_guessing_caveat(results, client_group, comparison.metric, classes, min_effect)
 
 
+def _find_group_caveats(
+    comparison: MethodComparison, data: tuple[FederatedData, FederatedData] | None
+) -> tuple[str, ...]:
+    """Return the caveat that clients have few groups; the server of devices cannot check it."""
+    column = getattr(comparison.settings.data, "group_column", None)
+    if data is None or column is None or not isinstance(data[1], PartitionedData):
+        return ()
+    return find_group_caveats(data[1], column, comparison.metric)
+
+
 def _has_pooled_rows(
     comparison: MethodComparison, data: tuple[FederatedData, FederatedData]
 ) -> bool:
     """Return whether every seed divides the same rows; for CSV, scaling hides equal rows."""
-    return isinstance(comparison.settings.data, CsvSettings) or has_shared_rows(*data)
+    settings = comparison.settings.data
+    if isinstance(settings, CsvSettings):
+        return not settings.has_fixed_test_rows
+    return has_shared_rows(*data)
 
 
 def _build_budget_use(jobs: StudyJobs, decision: Decision | None, seeds: int) -> BudgetUse:

@@ -16,6 +16,7 @@ from fedquorum.report.names import format_setting, get_setting_name
 from numpy.typing import NDArray
 
 from client_app.data import FederatedData
+from client_app.data.partitioned import PartitionedData
 from server_app.study.result import MethodResult, ScoreCurve
 from server_app.study.text import Unit, capitalize, format_method_name, join_words, to_possessive
 
@@ -77,6 +78,36 @@ def find_data_caveats(data: FederatedData, metric: str) -> tuple[str, ...]:
         _describe_auroc_steps(test) if metric == "auroc" else "",
     )
     return tuple(sentence for sentence in found if sentence)
+
+
+def find_group_caveats(data: PartitionedData, group_column: str, metric: str) -> tuple[str, ...]:
+    """Find the caveat that the test rows of clients are of few groups.
+
+    The groups are the independent units, not their rows.
+
+    Parameters
+    ----------
+    data : PartitionedData
+        The data of one seed.
+    group_column : str
+        ``data.group_column``.
+    metric : str
+        The clients' metric.
+    """
+    units = {client: data.count_test_units(client) for client in range(data.num_clients)}
+    few = [client for client, count in units.items() if count < MIN_RELIABLE_ROWS]
+    if not few:
+        return ()
+    least = min(few, key=units.__getitem__)
+    sentence = (
+        f"Rows with the same {group_column} are one observation: "
+        f"{_format_clients(few, len(units))} {_get_verb(few)} test rows of fewer than "
+        f"{MIN_RELIABLE_ROWS} of them; client {least} has {units[least]}"
+    )
+    if metric in PER_ROW_METRICS:
+        name = Unit.for_metric(metric, MAX_AUROC_STEP).metric
+        sentence += f", and one moves its {name} by about {100 / units[least]:.0f} points"
+    return (f"{sentence}.",)
 
 
 def has_shared_rows(one: FederatedData, other: FederatedData) -> bool:

@@ -99,7 +99,7 @@ def test_a_server_needs_no_file(tmp_path: Path) -> None:
         (
             "1.5",
             "one",
-            r"data\.columns must have columns of numbers .*, where line 3 has 'one'",
+            r"data\.path must have columns of numbers without other cells, .* line 3 has 'one'",
         ),
         (",yes", ",", r"data\.target must .* got a missing one of label in line"),
     ],

@@ -84,7 +84,8 @@ def test_a_run_reports_how_it_interpreted_the_data(
     data = json.loads((tmp_path / "run" / "manifest.json").read_text())["data"]
     assert data["dropped_clients"] == {"south": 1}
     assert data["dropped_columns"] == {"seen": "dates"}
-    assert (data["clients"], data["rows"], data["warnings"]) == (3, 45, [])
+    assert (data["clients"], data["rows"]) == (3, 45)
+    assert data["warnings"] == ["rows of one class only: west (no)"]
 
 
 def test_a_validation_part(tmp_path: Path) -> None:
@@ -214,7 +215,7 @@ def test_a_client_with_one_class(tmp_path: Path) -> None:
             (),
             r"^data\.min_samples must be at least 2 .* got null; 2 leaves out south$",
         ),
-        ({"more": "west,30,yes"}, (), "Expected 5 columns, got 3"),
+        ({"more": "west,30,yes"}, (), "line 47 has 3 cells, its header has 5: west,30,yes$"),
         (
             {},
             ("data.drop_columns=[agee]",),

@@ -44,9 +44,15 @@ class Partition(Sequence[ClientSplit]):
     dropped_clients: Mapping[str, int] = field(default_factory=dict)
     """The clients with fewer rows than ``data.min_samples``, and their number of rows."""
 
+    names: tuple[str, ...] | None = None
+    """The names of the clients, by id, if the data names them."""
+
     @classmethod
     def from_splits(
-        cls, splits: Sequence[ClientSplit], dropped_clients: Mapping[str, int] | None = None
+        cls,
+        splits: Sequence[ClientSplit],
+        dropped_clients: Mapping[str, int] | None = None,
+        names: tuple[str, ...] | None = None,
     ) -> Self:
         """Build a partition from the splits of all clients."""
         return cls(
@@ -54,6 +60,7 @@ class Partition(Sequence[ClientSplit]):
             RowIndex.from_mapping({k: split.test for k, split in enumerate(splits)}),
             RowIndex.from_mapping({k: split.validation for k, split in enumerate(splits)}),
             dropped_clients or {},
+            names,
         )
 
     def with_validation(self, split: Callable[[int, Rows], tuple[Rows, Rows]]) -> Self:

@@ -7,7 +7,7 @@ from fedquorum.errors import DataError
 
 from client_app.data.base import Labels, RowIndex
 from client_app.data.partition.base import ClientSplit, Partition
-from client_app.data.split import split_client
+from client_app.data.split import RowDivision
 
 ClientOfRow = Labels
 
@@ -20,7 +20,7 @@ def partition_naturally(
     test_fraction: float,
     seed: int,
     min_samples: int | None = None,
-    groups: Labels | None = None,
+    division: RowDivision | None = None,
     names: Sequence[str] | None = None,
 ) -> tuple[Partition, bool]:
     """Give every client that the training set names its rows.
@@ -29,7 +29,8 @@ def partition_naturally(
     every client, as for spoken digits by speaker, these rows are the clients' test splits. If it
     has rows of none of them, as for MNIST by writer, or names no clients, then the whole test set
     is left out, and every client's training rows are divided at random, ``test_fraction`` of them
-    for testing; see ``split_client``. Test rows of other clients are left out in either case.
+    for testing; see ``RowDivision.split_test``. Test rows of other clients are left out in either
+    case.
 
     Parameters
     ----------
@@ -45,8 +46,8 @@ def partition_naturally(
         The run's seed.
     min_samples : int, optional
         Clients with fewer training rows, including those for testing, are left out.
-    groups : array of int, optional
-        Rows with the same number stay together when a client's rows are divided, (n,).
+    division : RowDivision, optional
+        What the data tells about how a client's rows are divided, (n,).
     names : sequence of str, optional
         The clients' names, by their ids in ``client_train``; by default these ids.
 
@@ -79,6 +80,7 @@ def partition_naturally(
                 "data.min_samples must be at most the number of rows of the largest client, "
                 f"{counts.max()}, got {min_samples}"
             )
+    kept_names = None if names is None else tuple(names[client] for client in ids)
     train = _group_rows(ids, client_train)
     if client_test is not None and np.isin(ids, client_test).any():
         test = _group_rows(ids, client_test)
@@ -89,21 +91,34 @@ def partition_naturally(
                 f"of client_train only (it must have all or none), got no {name}"
             )
         empty = RowIndex.from_mapping({k: np.zeros(0, dtype=np.int64) for k in train})
-        return Partition(train, test, empty, left_out), False
+        return Partition(train, test, empty, left_out, kept_names), False
     splits = []
+    division = division or RowDivision()
     for client, (name, rows) in enumerate(zip(ids, train.values(), strict=True)):
-        client_groups = None if groups is None else groups[rows]
-        if len(rows) == 1 or (client_groups is not None and len(np.unique(client_groups)) == 1):
-            raise DataError(
-                "data.partition must be another than natural where a client has fewer than 2 rows "
-                f"to divide into a training and a test part, got 1 row of client "
-                f"{get_client_name(name)} (data.min_samples=2 leaves such clients out)"
-            )
-        train_positions, test_positions = split_client(
-            y_train[rows], test_fraction, client=client, seed=seed, groups=client_groups
+        of_client = division.select(rows)
+        _check_divisible(get_client_name(name), of_client, len(rows))
+        train_positions, test_positions = of_client.split_test(
+            y_train[rows], test_fraction, client=client, seed=seed
         )
         splits.append(ClientSplit(rows[train_positions], rows[test_positions]))
-    return Partition.from_splits(splits, left_out), True
+    return Partition.from_splits(splits, left_out, kept_names), True
+
+
+def _check_divisible(client: str, division: RowDivision, count: int) -> None:
+    """Raise DataError if a client has not enough rows or groups for two splits."""
+    if division.is_test is not None:
+        return
+    if count == 1:
+        raise DataError(
+            "data.partition must be another than natural where a client has fewer than 2 rows to "
+            f"divide into a training and a test part, got 1 row of client {client} "
+            "(data.min_samples=2 leaves such clients out)"
+        )
+    if division.groups is not None and len(np.unique(division.groups)) == 1:
+        raise DataError(
+            "data.group_column must have at least 2 values for each client, one for training and "
+            f"one for testing, got 1 for client {client} with {count} rows"
+        )
 
 
 def _group_rows(ids: ClientOfRow, client_of_row: ClientOfRow) -> RowIndex:

@@ -1,13 +1,13 @@
 """Define the result of every source of arrays."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from client_app.data.base import IGNORE_INDEX, Labels, LazyArray, Samples, Targets
-from client_app.data.split import Rows
+from client_app.data.split import RowDivision, Rows
 from client_app.data.summary import DataSummary
 
 
@@ -26,9 +26,9 @@ class LabeledArrays:
 
     If the data names its clients, ``client_train`` (n,) and optionally ``client_test`` (m,), int64,
     have the client of each sample, and optionally ``client_names`` the names by these numbers.
+    ``class_names`` has those of the classes.
     ``pooled`` data has no test set: its test arrays are the training arrays, and test rows are
-    taken from the training rows first. Rows of ``groups`` (n,), int64, with the same number then
-    stay together.
+    taken from the training rows first, as ``division`` says.
 
     If the arrays depend on the training rows, as a vocabulary or the scale of a table's numbers
     does, ``build_for_training`` returns the arrays for the clients' training rows, with the same
@@ -50,8 +50,9 @@ class LabeledArrays:
     client_test: Labels | None = None
     num_tokens: int | None = None
     pooled: bool = False
-    groups: Labels | None = None
+    division: RowDivision = field(default_factory=RowDivision)
     client_names: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
     build_for_training: "Callable[[Rows], LabeledArrays] | None" = None
     summary: DataSummary | None = None
 

@@ -4,18 +4,14 @@ As categories they would give a column of 0 and 1 for nearly every row, which a 
 """
 
 import re
-import warnings
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pandas.tseries.api import guess_datetime_format
 
 from client_app.data.base import Labels
+from client_app.data.sources.cells import Cells, Column, match_dates
 
 MIN_ROWS = 20
 """With fewer rows the frequency of values is not conclusive."""
@@ -36,71 +32,66 @@ DATES, TIMES, TEXTS, NAMES = "dates", "times", "texts", "another value in nearly
 ROW_NUMBERS = "a number for each row of a client"
 
 
-def find_exclusion_reason(name: str, column: Any, clients: Labels | None = None) -> str | None:
+def find_exclusion_reason(name: str, column: Column, clients: Labels | None = None) -> str | None:
     """Return why a column is not an input, or None for numbers and categories.
 
     Parameters
     ----------
     name : str
         The column's name.
-    column : pyarrow.ChunkedArray
-        Its cells, null if missing.
+    column : Column
+        Its cells.
     clients : array of int64, optional
         The client of each row, if there are several clients.
     """
-    kind = column.type
-    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
-        return DATES
-    if pa.types.is_time(kind) or pa.types.is_duration(kind):
-        return TIMES
-    if pa.types.is_string(kind):
-        values: list[str] = column.drop_null().to_pylist()
-        return DATES if _has_only_dates(values) else _infer_text_kind(values)
-    if pa.types.is_integer(kind):
+    kind = column.values.type
+    if column.kind in {"dates", "times"}:
+        reason = DATES if column.kind == "dates" else TIMES
+    elif pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        reason = DATES
+    elif pa.types.is_time(kind) or pa.types.is_duration(kind):
+        reason = TIMES
+    elif pa.types.is_string(kind):
+        return _infer_text_kind(Cells.encode(column.values))
+    elif pa.types.is_integer(kind):
         return _infer_integer_kind(name, column, clients)
-    return None
-
-
-def _has_only_dates(values: Sequence[str]) -> bool:
-    """Return whether all values are dates in one format, that of the first."""
-    if not values:
-        return False
-    for day_first in (False, True):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # about the order of day and month
-            date_format = guess_datetime_format(values[0], dayfirst=day_first)
-        if date_format is None:
-            return False
-        if pd.to_datetime(pd.Series(values), format=date_format, errors="coerce").notna().all():
-            return True
-    return False
-
-
-def _infer_text_kind(values: Sequence[str]) -> str | None:
-    if len(values) < MIN_ROWS:
+    else:
         return None
-    different = len(set(values))
-    texts = np.mean([len(value.split()) for value in values]) >= MIN_TEXT_WORDS
+    return _name_odd_cells(reason, column)
+
+
+def _name_odd_cells(reason: str, column: Column) -> str:
+    odd = column.num_odd
+    return f"{reason}, beside {odd:,} other cell{'' if odd == 1 else 's'}" if odd else reason
+
+
+def _infer_text_kind(cells: Cells) -> str | None:
+    rows, different = int(cells.counts.sum()), len(cells.texts)
+    if rows < MIN_ROWS:
+        return None
+    words = pc.count_substring_regex(cells.texts, r"\S+").to_numpy(zero_copy_only=False)
+    texts = words @ cells.counts / rows >= MIN_TEXT_WORDS
     if texts and different > MAX_TEXT_CHOICES:
         return TEXTS
-    return NAMES if different > len(values) / 2 else None
+    return NAMES if different > rows / 2 else None
 
 
-def _infer_integer_kind(name: str, column: Any, clients: Labels | None) -> str | None:
+def _infer_integer_kind(name: str, parsed: Column, clients: Labels | None) -> str | None:
     """Return the kind of whole numbers that are dates or row numbers, or None.
 
     Whole numbers that differ in all rows may be amounts. They number the rows if they leave no gap,
     or if the column's name matches. Files of several clients often number the rows of each file.
     Days are written as 20261122.
     """
+    column = parsed.values
     values = column.drop_null()
     if len(values) < MIN_ROWS:
         return None
     ends = pc.min_max(values)
     low, high = ends["min"].as_py(), ends["max"].as_py()
     days = low >= DATE_RANGE[0] and high <= DATE_RANGE[1]
-    if days and _has_only_dates([str(n) for n in values.to_pylist()]):
-        return DATES
+    if days and match_dates(values.unique().cast(pa.string())).all():
+        return _name_odd_cells(DATES, parsed)
     if len(values) < len(column):
         return None
     numbers, name_matches = values.to_numpy(), ROW_NUMBER_NAME.search(name) is not None

@@ -1,169 +1,71 @@
 """Read a user's table from CSV and Parquet files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
 from fedquorum.errors import DataError, suggest_name, to_one_line
-from fedquorum.sanitize import sanitize
-from numpy.typing import NDArray
+from fedquorum.sanitize import abbreviate, sanitize
 
-from client_app.data.base import Inputs, Labels, Targets
+from client_app.data.base import Labels, Targets
+from client_app.data.scaling import Numbers
+from client_app.data.sources.categories import CategoryColumn, build_flags
+from client_app.data.sources.cell_forms import NUMBER, Mask, match_cells
+from client_app.data.sources.cells import (
+    Cells,
+    Column,
+    format_value,
+    parse_column,
+)
+from client_app.data.sources.client_doubts import doubt_clients, doubt_groups
+from client_app.data.sources.client_table import (
+    ClientTable,
+    TableSchema,
+    Value,
+    abbreviate_names,
+    require_rows,
+)
 from client_app.data.sources.column_types import MIN_ROWS, find_exclusion_reason
-from client_app.data.sources.table_files import TableFiles, is_number_type, read_files
+from client_app.data.sources.doubts import doubt_inputs, doubt_names, is_missing_like
+from client_app.data.sources.labels import find_names
+from client_app.data.sources.odd_cells import count_invalid_cells, describe_odd_cells
+from client_app.data.sources.overrides import format_override, list_replacements
+from client_app.data.sources.split_columns import read_division
+from client_app.data.sources.stated_values import drop_missing_values, replace_values
+from client_app.data.sources.table_files import (
+    TableFiles,
+    add_test_files,
+    is_number_type,
+    read_files,
+)
 from conf.schema.data import CsvSettings
 
 MAX_CLASSES_UNQUESTIONED = 10
 MIN_ROWS_PER_CLASS = 100
 """More classes than the first, with fewer rows each than the second, may be numbers."""
 
-MAX_NAMED_CLIENTS = 5
-
-Numbers = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class TableSchema:
-    """The columns and classes that all clients of a table share: ``data.columns``.
-
-    Attributes
-    ----------
-    numbers : tuple of str
-        The columns of numbers, in the order of the inputs.
-    categories : dict of str to tuple
-        The columns of categories, and the values of each; None for a missing value.
-    classes : tuple of str
-        The values of the target; empty if it is a number.
-    """
-
-    numbers: tuple[str, ...]
-    categories: dict[str, tuple[str | None, ...]]
-    classes: tuple[str, ...]
-
-    @classmethod
-    def from_settings(cls, columns: Any) -> "TableSchema":
-        """Build the schema from ``data.columns``, which ``conf.schema.checks`` has checked."""
-        return cls(
-            tuple(columns.get("numbers", [])),
-            {
-                name: tuple(None if value is None else _format_cell(value) for value in values)
-                for name, values in columns.get("categories", {}).items()
-            },
-            tuple(_format_cell(value) for value in columns.get("classes", [])),
-        )
-
-    @property
-    def description(self) -> str:
-        """The kinds of columns in words."""
-        categories = [f"{name}: {len(values)}" for name, values in self.categories.items()]
-        kinds = {"numbers": list(self.numbers), "categories": categories}
-        return ", ".join(
-            f"{len(names)} column{'' if len(names) == 1 else 's'} of {kind} "
-            f"({_format_names(names)})"
-            for kind, names in kinds.items()
-            if names
-        )
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of the input columns."""
-        flags = [
-            f"{name}={'' if value is None else value}"
-            for name, values in self.categories.items()
-            for value in values
-        ]
-        return (*self.numbers, *flags)
-
-
-def _format_cell(value: Any) -> str:
-    """Return a cell as text, whole numbers without a decimal point."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-@dataclass(frozen=True)
-class ClientTable:
-    """n rows with p numbers and q flags of 0 or 1, and the client of each row.
-
-    Attributes
-    ----------
-    clients : array of int64
-        (n,), from 0.
-    client_names : tuple of str
-        The clients' names in the file, by id.
-    labels : array of int64 or float32
-        (n,), the index of the target in ``classes``, or the target itself if it is a number.
-    classes : tuple of str
-        The values of the target, ascending; empty if it is a number.
-    numbers : array of float64
-        (n, p), NaN for a missing number.
-    categories : array of float32
-        (n, q), 1 if the row has this category in this column.
-    columns : tuple of str
-        The names of the p columns, and then of the q as ``column=category``.
-    schema : TableSchema
-        The columns in the form of ``data.columns``.
-    target : str
-        The name of the target column.
-    dropped_clients : mapping of str to int
-        The clients with fewer rows than ``data.min_samples``, and their number of rows.
-    dropped_columns : mapping of str to str
-        The columns that were automatically excluded from the inputs, and why.
-    warnings : tuple of str
-        Possible misinterpretations of the table.
-    """
-
-    clients: Labels
-    client_names: tuple[str, ...]
-    labels: Targets
-    classes: tuple[str, ...]
-    numbers: Numbers
-    categories: Inputs
-    columns: tuple[str, ...]
-    schema: TableSchema
-    target: str = ""
-    dropped_clients: Mapping[str, int] = field(default_factory=dict)
-    dropped_columns: Mapping[str, str] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-
-    def drop_small_clients(self, min_rows: int) -> "ClientTable":
-        """Return the table without clients that have fewer than ``min_rows`` rows."""
-        counts = np.bincount(self.clients, minlength=len(self.client_names))
-        few = {
-            name: int(count)
-            for name, count in zip(self.client_names, counts, strict=True)
-            if count < min_rows
-        }
-        if not few:
-            return self
-        is_kept = (counts >= min_rows)[self.clients]
-        return replace(
-            self,
-            clients=np.unique(self.clients[is_kept], return_inverse=True)[1].astype(np.int64),
-            client_names=tuple(name for name in self.client_names if name not in few),
-            labels=self.labels[is_kept],
-            numbers=self.numbers[is_kept],
-            categories=self.categories[is_kept],
-            dropped_clients=few,
-        )
-
 
 def read_csv_table(settings: CsvSettings) -> ClientTable:
     """Return the table of ``data.path``, CSV files in UTF-8 with a header and commas, or Parquet.
 
-    A folder or a pattern means several files; see ``read_files``. A cell is missing if it is empty
-    or one of ?, NA, N/A, NaN, nan, NULL, null. A column holds numbers if all its other cells are
-    numbers (true and false are 1 and 0), and otherwise categories. A column in which more than half
-    of the cells are numbers is refused: a typo must not turn it into categories. A column of
-    categories becomes one of 0 and 1 for each category in the whole file, ascending, and a last
-    one, ``column=``, if cells are missing. In columns of ``data.zero_as_missing``, 0 is missing.
-    Dates, long texts and row identifiers are excluded, see ``find_exclusion_reason``, unless
-    ``data.columns`` names them.
+    A folder or a pattern means several files; see ``read_files``. The kind of a column is what more
+    than half of its known cells are, see ``parse_column``, unless ``data.numbers`` or
+    ``data.categories`` names it. In a column of numbers empty cells and words such as NA are
+    missing, and every other cell that is no number is refused, or taken as missing with
+    ``data.invalid_cells=missing``. In all other columns only empty cells are missing.
+    ``data.missing`` names further missing values of all columns, and ``data.replace`` merges
+    spellings. In columns of ``data.zero_as_missing``, 0 is missing.
 
-    Clients and classes are the distinct values of ``data.client_column`` and ``data.target``,
-    ascending: numbers as numbers, all else as text. These two columns and those of
+    A column of categories becomes one of 0 and 1 for each category in the whole file, in order, and
+    a last one, ``column=``, if cells are missing. Of more than ``data.max_categories`` values, the
+    rarer ones share one column, ``column=other``. Dates, long texts and row identifiers are
+    excluded, see ``find_exclusion_reason``, unless the settings name them.
+
+    Clients and classes are the distinct values of ``data.client_column`` and ``data.target``, as
+    text that keeps its look, see ``find_names``. These two columns and those of
     ``data.drop_columns`` are not inputs. If ``data.client_column`` is empty, each of several files
     holds one client, named after the file. Clients with fewer rows than ``data.min_samples`` are
     left out. Classes must not be fractional numbers. With ``data.regression`` the target is a
@@ -171,9 +73,9 @@ def read_csv_table(settings: CsvSettings) -> ClientTable:
 
     A device with the rows of one client does not know the categories and classes of the others, so
     ``data.columns`` may define them for all: ``{numbers: [column, ..], categories: {column: [value,
-    ..]}, classes: [value, ..]}``, with null for a missing cell. Then exactly these columns, in this
-    order, are the inputs, and other values are refused. If ``data.client_column`` is null, all rows
-    belong to one client without a name.
+    ..]}, classes: [value, ..]}``, with null for a missing cell; see ``match_values``. Then exactly
+    these columns, in this order, are the inputs, and other values are refused. If
+    ``data.client_column`` is null, all rows belong to one client without a name.
 
     Raises
     ------
@@ -189,312 +91,347 @@ def read_csv_table(settings: CsvSettings) -> ClientTable:
             "data.path must be a .csv file with a header or a .parquet file, or a folder of such, "
             f"got {path}: {sanitize(to_one_line(error))}"
         ) from None
-    return _TableReader(files, table).build_table(settings)
+    if settings.test_path is not None:
+        test_path = Path(settings.test_path).expanduser().resolve()
+        try:
+            files, table = add_test_files(files, test_path)
+        except Exception as error:
+            raise DataError(
+                "data.test_path must be files as in data.path, with the same columns, got "
+                f"{test_path}: {sanitize(to_one_line(error))}"
+            ) from None
+    return _TableReader(files, table, settings).build_table()
 
 
-def _suggest_column(name: str, names: Sequence[str]) -> str:
-    """Return a hint " (...)" with a similar column name, or "" if there is none."""
-    hint = suggest_name(name, names)
+def _suggest(name: Any, names: Sequence[str]) -> str:
+    """Return a hint " (...)" with a similar name, or "" if there is none."""
+    hint = suggest_name(str(name), names)
     return f" ({hint})" if hint else ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _TableReader:
     """Builds a client table from an Arrow table and its files."""
 
     files: TableFiles
     arrow: Any
+    settings: CsvSettings
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def path(self) -> Path:
         """``data.path``, for messages."""
         return self.files.path
 
-    def build_table(self, settings: CsvSettings) -> ClientTable:
-        client_column = settings.client_column
-        by_file = client_column == "" and self.files.has_several
-        for key, names in (
-            ("client_column", [] if client_column is None or by_file else [client_column]),
-            ("target", [settings.target]),
-            ("drop_columns", settings.drop_columns),
-        ):
-            self._check_names(key, names, self.arrow.schema.names)
-        client_names: tuple[str, ...] = ("",)
-        clients = np.zeros(self.arrow.num_rows, dtype=np.int64)
-        if by_file:
-            client_names, clients = self.files.names, self.files.file_indices
-        elif client_column is not None:
-            client_names, clients = self._find_distinct("client_column", client_column)
-        excluded = self._find_excluded_columns(settings, clients)
-        schema = self._build_schema(settings, excluded)
-        labels = self._read_target(settings, schema)
-        if len(schema.classes) == 1:
-            raise DataError(
-                f"data.target must be a column of different values in {self.path}, got "
-                f"{settings.target}, which is always {schema.classes[0]}"
+    def build_table(self) -> ClientTable:
+        settings = self.settings
+        self._check_settings()
+        self.warnings += self.files.warnings
+        self.arrow, unknown = drop_missing_values(self.arrow, settings.missing)
+        if unknown and settings.client_column is not None:
+            self.warnings.append(
+                f"data.missing has {abbreviate(unknown)}, which is in no cell of the table"
             )
-        numbers, categories = self._read_inputs(settings, schema)
+        self.arrow = self._replace_values()
+        client_names, clients = self._read_clients()
+        self._check_target(client_names, clients)
+        columns, excluded = self._parse_inputs(clients)
+        labels, classes = self._read_target()
+        parsed = {name: column for name, column in columns.items() if column.kind == "numbers"}
+        self._check_names("zero_as_missing", settings.zero_as_missing, list(parsed))
+        invalid = count_invalid_cells(parsed, settings, self.arrow, self.files)
+        numbers = np.empty((len(clients), len(parsed)))
+        for i, (name, column) in enumerate(parsed.items()):
+            numbers[:, i] = self._read_numbers(name, column.values)
+        categories = {
+            name: self._read_categories(name, column.values)
+            for name, column in columns.items()
+            if name not in parsed
+        }
+        if settings.columns is None:
+            self.warnings += doubt_inputs(parsed, numbers, categories)
+            if settings.group_column is None:
+                stated = {*settings.numbers, *settings.categories}
+                names = [name for name in self._list_candidates() if name not in stated]
+                self.warnings += doubt_groups({name: self.arrow[name] for name in names}, clients)
+        schema = TableSchema(
+            tuple(parsed),
+            {name: column.values for name, column in categories.items()},
+            classes,
+            {name: column.other for name, column in categories.items() if column.other},
+        )
         table = ClientTable(
             clients,
             client_names,
             labels,
-            schema.classes,
+            schema.class_names,
             numbers,
-            categories,
+            build_flags(categories.values(), len(clients)),
             schema.columns,
             schema,
             settings.target,
-            dropped_columns=excluded,
-            warnings=self._find_warnings(settings.target, schema),
+            division=read_division(self.files, self.arrow, settings),
+            dropped_columns={**self.files.dropped_columns, **excluded},
+            files_passed_over=self.files.passed_over,
+            missing={
+                name: share
+                for name, share in (
+                    *(
+                        (n, float(np.isnan(x).mean()))
+                        for n, x in zip(parsed, numbers.T, strict=True)
+                    ),
+                    *((name, column.missing) for name, column in categories.items()),
+                )
+                if share
+            },
+            invalid=invalid,
+            other_categories={
+                n: column.num_others for n, column in categories.items() if column.other
+            },
+            warnings=tuple(self.warnings),
         )
-        return table if client_column is None else self._drop_small_clients(table, settings)
+        if settings.client_column is None:
+            return table
+        remaining = require_rows(table, settings.min_samples)
+        return replace(remaining, warnings=(*remaining.warnings, *doubt_clients(remaining)))
 
-    def _drop_small_clients(self, table: ClientTable, settings: CsvSettings) -> ClientTable:
-        """Return the table without clients that have fewer rows than ``data.min_samples``."""
-        remaining = table.drop_small_clients(settings.min_samples or 1)
-        counts = np.bincount(remaining.clients)
-        if not len(counts):
-            largest = max(table.dropped_clients.values(), default=max(np.bincount(table.clients)))
-            raise DataError(
-                "data.min_samples must be at most the number of rows of the largest client, "
-                f"{largest}, got {settings.min_samples}"
-            )
-        single_row = [
-            name for name, n in zip(remaining.client_names, counts, strict=True) if n == 1
-        ]
-        if single_row:
-            raise DataError(
-                f"data.min_samples must be at least 2 where clients have a single row of "
-                f"{self.path} (one row is for training, another for testing), got null; 2 leaves "
-                f"out {_format_names(single_row)}"
-            )
-        return remaining
+    def _check_settings(self) -> None:
+        """Refuse names of columns that are not in the file."""
+        settings, names = self.settings, self.arrow.schema.names
+        agreed = settings.columns or {}
+        by_column = settings.client_column is not None and not self._has_client_files
+        for key, wanted in (
+            ("client_column", [settings.client_column] if by_column else []),
+            ("target", [settings.target]),
+            ("drop_columns", settings.drop_columns),
+            ("numbers", settings.numbers),
+            ("categories", settings.categories),
+            ("columns", [*agreed.get("numbers", []), *agreed.get("categories", {})]),
+            ("group_column", [settings.group_column] if settings.group_column else []),
+            ("order_column", [settings.order_column] if settings.order_column else []),
+            ("replace", [*list_replacements(settings.replace)]),
+        ):
+            self._check_names(key, wanted, names)
 
-    def _find_excluded_columns(self, settings: CsvSettings, clients: Labels) -> dict[str, str]:
-        """Return the automatically excluded columns, and why; none with ``data.columns``."""
-        if settings.columns is not None:
-            return {}
-        reasons = {
-            name: find_exclusion_reason(name, self.arrow[name], clients)
-            for name in self._list_candidates(settings)
-        }
-        return {name: reason for name, reason in reasons.items() if reason is not None}
+    @property
+    def _has_client_files(self) -> bool:
+        return self.settings.client_column == "" and self.files.has_several
 
-    def _list_candidates(self, settings: CsvSettings) -> list[str]:
-        """Return the columns that the settings do not exclude from the inputs."""
-        others = {settings.client_column, settings.target, *settings.drop_columns}
-        return [name for name in self.arrow.schema.names if name not in others]
-
-    def _find_warnings(self, target: str, schema: TableSchema) -> tuple[str, ...]:
-        """Return a warning if the target has many whole numbers, which may be meant as numbers."""
-        count, rows = len(schema.classes), self.arrow.num_rows
-        few = count <= MAX_CLASSES_UNQUESTIONED or rows >= MIN_ROWS_PER_CLASS * count
-        if few or not is_number_type(self.arrow.schema.field(target).type):
-            return ()
-        doubt = (
-            f"the {count} different numbers of {target} are taken as classes, in {rows:,} rows; "
-            "data.regression=true predicts them as numbers"
-        )
-        return (doubt,)
-
-    def _check_names(self, key: str, wanted: Sequence[str], names: Sequence[str]) -> None:
+    def _check_names(self, key: str, wanted: Sequence[Any], names: Sequence[str]) -> None:
         for name in wanted:
             if name not in names:
                 kind = "columns of numbers" if key == "zero_as_missing" else "columns"
                 raise DataError(
                     f"data.{key} must be one of the {kind} of {self.path}, which are "
-                    f"{', '.join(names) or 'none'}, got {name!r}{_suggest_column(name, names)}"
+                    f"{abbreviate(names) or 'none'}, got {name!r}{_suggest(name, names)}"
                 )
 
-    def _find_distinct(self, key: str, name: str) -> tuple[tuple[str, ...], Labels]:
-        """Return the distinct values of a column, and the index of each row's value."""
-        values = self.arrow[name].to_pylist()
-        if None in values:
+    def _replace_values(self) -> Any:
+        """Return the table with the spellings of ``data.replace`` merged."""
+        table = self.arrow
+        for name, pairs in list_replacements(self.settings.replace).items():
+            column, unknown = replace_values(table[name], pairs)
+            if unknown and self.settings.client_column is not None:
+                known = Cells.encode(table[name]).texts.to_pylist()
+                raise DataError(
+                    f"data.replace must name cells of {name}, which are in {self.path} "
+                    f"{abbreviate(known)}, got {unknown[0]!r}{_suggest(unknown[0], known)}"
+                )
+            table = table.set_column(table.schema.get_field_index(name), name, column)
+        return table
+
+    def _read_clients(self) -> tuple[tuple[str, ...], Labels]:
+        """Return the names of the clients, and the index of each row's client."""
+        if self._has_client_files:
+            return self.files.names, self.files.client_indices
+        name = self.settings.client_column
+        if name is None:
+            return ("",), np.zeros(self.arrow.num_rows, dtype=np.int64)
+        return self._read_names("client_column", name, "clients")
+
+    def _read_names(self, key: str, name: str, kind: str) -> tuple[tuple[str, ...], Labels]:
+        """Return the different cells of a column without missing ones, and each row's index."""
+        self._check_types([name])
+        names, codes = find_names(self.arrow[name])
+        if (codes < 0).any():
+            self._refuse_missing(key, name, codes < 0)
+        self.warnings += doubt_names(name, names, np.bincount(codes), kind)
+        return names, codes
+
+    def _check_target(self, client_names: Sequence[str], clients: Labels) -> None:
+        """Refuse clients without a single target."""
+        target = self.arrow[self.settings.target]
+        known = clients[target.is_valid().to_numpy(zero_copy_only=False)]
+        counts = np.bincount(known, minlength=len(client_names))
+        without = [client_names[client] for client in np.flatnonzero(counts == 0).tolist()]
+        if 0 < len(without) < len(client_names):
+            row = int(np.argmax(np.isin(clients, np.flatnonzero(counts == 0))))
             raise DataError(
-                f"data.{key} must be a column without missing values, got {name}, which is missing "
-                f"in {self._describe_row(values.index(None))} of {self.path}"
+                f"data.target must have values for each client in {self.path}, got none of "
+                f"{self.settings.target} for {abbreviate_names(without)} (leave these rows out, "
+                f"from {self.files.describe_row(row)} on)"
             )
-        distinct = sorted(set(values))
-        position = {value: i for i, value in enumerate(distinct)}
-        return tuple(map(_format_cell, distinct)), np.array(
-            [position[v] for v in values], dtype=np.int64
+
+    def _refuse_missing(self, key: str, name: str, is_missing: Mask) -> NoReturn:
+        rows = np.flatnonzero(is_missing)
+        more = f" ({len(rows):,} rows in all)" if len(rows) > 1 else ""
+        raise DataError(
+            f"data.{key} must be a column without missing values, got {name}, which is missing in "
+            f"{self.files.describe_row(int(rows[0]))} of {self.path}{more}"
         )
 
-    def _read_target(self, settings: CsvSettings, schema: TableSchema) -> Targets:
-        """Return the index of each row's class, or the targets themselves in a regression."""
-        name = settings.target
-        if settings.regression:
-            if not is_number_type(self.arrow.schema.field(name).type):
-                raise DataError(
-                    f"data.target must be a column of numbers in {self.path} where data.regression "
-                    f"is true, got {name}"
-                )
-            numbers = self._read_numbers(name, zero_as_missing=False)
-            if np.isnan(numbers).any():
-                self._find_distinct("target", name)  # raises with the first missing row
-            return numbers.astype(np.float32)
-        values = [
-            None if cell is None else _format_cell(cell) for cell in self.arrow[name].to_pylist()
-        ]
-        return self._find_indices("target", name, values, schema.classes)
-
-    def _build_schema(self, settings: CsvSettings, excluded: Mapping[str, str]) -> TableSchema:
-        """Return the columns and classes of the settings, or those of the file."""
+    def _parse_inputs(self, clients: Labels) -> tuple[dict[str, Column], dict[str, str]]:
+        """Return the input columns, and why others were automatically excluded."""
+        settings = self.settings
         if settings.columns is not None:
-            return TableSchema.from_settings(settings.columns)
-        names = [name for name in self._list_candidates(settings) if name not in excluded]
-        if not names:
+            numbers: list[str] = settings.columns.get("numbers", [])
+            categories = [*settings.columns.get("categories", {})]
+        else:
+            numbers, categories = settings.numbers, settings.categories
+        columns, excluded = {}, {}
+        for name in [*numbers, *categories] if settings.columns else self._list_candidates():
+            values = self.arrow[name]
+            if name in categories:
+                columns[name] = Column("categories", values)
+            elif name in numbers:
+                columns[name] = parse_column(values, "numbers")
+            else:
+                column = parse_column(values)
+                reason = find_exclusion_reason(name, column, clients)
+                if reason is None:
+                    columns[name] = column
+                else:
+                    excluded[name] = reason
+        if not columns:
             reasons = "".join(f", {name} has {reason}" for name, reason in excluded.items())
             raise DataError(
                 f"data.drop_columns must leave columns of {self.path} as inputs, got none{reasons}"
             )
-        self._check_kinds(names)
-        numeric = [name for name in names if is_number_type(self.arrow.schema.field(name).type)]
-        categories: dict[str, tuple[str | None, ...]] = {}
-        for name in names:
-            if name not in numeric:
-                values = self._read_text(name)
-                self._check_category(name, values)
-                distinct = sorted({value for value in values if value is not None})
-                categories[name] = (*distinct, *([None] if None in values else []))
-        classes: tuple[str, ...] = ()
-        if not settings.regression:
-            self._check_classes(settings.target)
-            classes, _ = self._find_distinct("target", settings.target)
-        return TableSchema(tuple(numeric), categories, classes)
+        self._check_types(list(columns))
+        return columns, excluded
 
-    def _check_kinds(self, names: Sequence[str]) -> None:
+    def _list_candidates(self) -> list[str]:
+        """Return the columns that the settings do not exclude from the inputs."""
+        settings = self.settings
+        others = {settings.client_column, settings.target, *settings.drop_columns}
+        others |= {settings.group_column, settings.order_column}
+        if self._has_client_files:
+            others.add(self.files.client_key)
+        return [name for name in self.arrow.schema.names if name not in others]
+
+    def _check_types(self, names: Sequence[str]) -> None:
         """Refuse columns of a Parquet file that are neither numbers nor text."""
+        settings = self.settings
+        as_text = {settings.client_column, settings.target, *settings.categories}
         for name in names:
             kind = self.arrow.schema.field(name).type
-            # Text of a CSV file that is not in UTF-8 is binary, and refused by name later.
-            if not (is_number_type(kind) or pa.types.is_string(kind) or pa.types.is_binary(kind)):
+            fits = pa.types.is_string(kind) or is_number_type(kind)
+            if not fits and (name not in as_text or pa.types.is_nested(kind)):
                 raise DataError(
                     f"data.drop_columns must have the columns of {self.path} that are neither "
                     f"numbers nor words, got none of {name}, which is of type {kind}"
                 )
 
-    def _check_classes(self, name: str) -> None:
-        """Refuse a target with fractional numbers, or with a value for nearly every row."""
-        column = self.arrow[name]
-        different = len(column.unique())
-        if len(column) >= MIN_ROWS and different > len(column) / 2:
-            numbers = (
-                " (data.regression=true predicts numbers)" if is_number_type(column.type) else ""
-            )
-            raise DataError(
-                f"data.target must be a column of classes in {self.path}, got {name}, which has "
-                f"{different} different values in {len(column)} rows{numbers}"
-            )
-        if not pa.types.is_floating(self.arrow.schema.field(name).type):
-            return
-        for row, value in enumerate(self.arrow[name].to_pylist()):
-            if value is not None and not value.is_integer():
-                raise DataError(
-                    f"data.target must be a column of classes in {self.path} where "
-                    f"data.regression is false, got {name}, which is {value:g} in "
-                    f"{self._describe_row(row)} (data.regression=true predicts numbers)"
-                )
-
-    def _find_indices(
-        self, key: str, name: str, values: Sequence[str | None], allowed: Sequence[str | None]
-    ) -> Labels:
-        """Return the index in ``allowed`` of each cell of a column."""
-        position = {value: i for i, value in enumerate(allowed)}
-        for row, value in enumerate(values):
-            if value not in position:
-                location, listed = (
-                    self._describe_row(row),
-                    ", ".join("null" if v is None else v for v in allowed),
-                )
-                raise DataError(
-                    f"data.{key} must lead to one of the agreed values {listed} in each row, got "
-                    f"{'a missing one' if value is None else repr(value)} of {name} in {location} "
-                    f"of {self.path}"
-                )
-        return np.array([position[value] for value in values], dtype=np.int64)
-
-    def _read_inputs(self, settings: CsvSettings, schema: TableSchema) -> tuple[Numbers, Inputs]:
-        self._check_names("columns", [*schema.numbers, *schema.categories], self.arrow.schema.names)
-        self._check_names("zero_as_missing", settings.zero_as_missing, schema.numbers)
-        numbers = np.empty((self.arrow.num_rows, len(schema.numbers)))
-        for i, name in enumerate(schema.numbers):
-            if not is_number_type(self.arrow.schema.field(name).type):
-                raise DataError(
-                    f"data.columns must have columns of numbers in {self.path} as numbers, got "
-                    f"{name}, where {self._describe_non_number(name)}"
-                )
-            numbers[:, i] = self._read_numbers(
-                name, zero_as_missing=name in settings.zero_as_missing
-            )
-        flags = np.zeros(
-            (self.arrow.num_rows, len(schema.columns) - len(schema.numbers)), np.float32
-        )
-        first = 0
-        for name, values in schema.categories.items():
-            column = self._find_indices("columns", name, self._read_text(name), values)
-            flags[np.arange(len(column)), first + column] = 1
-            first += len(values)
-        return numbers, flags
-
-    def _check_category(self, name: str, values: Sequence[str | None]) -> None:
-        """Refuse a column of mostly numbers, in which a typo would make each number a category."""
-        present = [value for value in values if value is not None]
-        num_numeric = sum(map(_is_numeric_text, present))
-        if num_numeric > len(present) / 2:
-            raise DataError(
-                f"data.path must be a .csv file whose columns are either numbers or categories, "
-                f"got {self.path}: {name} has {num_numeric} numbers, and "
-                f"{self._describe_non_number(name)} (correct it, leave the column out by "
-                "data.drop_columns, or name all columns in data.columns)"
-            )
-
-    def _describe_row(self, row: int) -> str:
-        return self.files.describe_row(row)
-
-    def _describe_non_number(self, name: str) -> str:
-        """Return the first cell of a column that is not a number, and its row, in words."""
-        for row, value in enumerate(self._read_text(name)):
-            if value is not None and not _is_numeric_text(value):
-                return f"{self._describe_row(row)} has {value!r}"
-        return "cells are of several kinds"
-
-    def _read_numbers(self, name: str, *, zero_as_missing: bool) -> Numbers:
-        column = self.arrow[name]
-        missing = column.is_null().to_numpy()
-        values = np.where(missing, np.nan, column.cast(pa.float64(), safe=False).to_numpy())
+    def _read_numbers(self, name: str, column: Any) -> Numbers:
+        """Return a column of numbers (n,), NaN for missing ones."""
+        missing = column.is_null().to_numpy(zero_copy_only=False)
+        numbers = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        values = np.where(missing, np.nan, numbers)
         with np.errstate(over="ignore"):
             wrong = ~missing & ~np.isfinite(values.astype(np.float32))
         if wrong.any():
             row = int(np.argmax(wrong))
             raise DataError(
                 f"data.path must be a .csv file of numbers that are finite in float32, got "
-                f"{self.path}: {name} is {values[row]:g} in {self._describe_row(row)}"
+                f"{self.path}: {name} is {values[row]:g} in {self.files.describe_row(row)}"
             )
-        if zero_as_missing:
+        if name in self.settings.zero_as_missing:
             values[values == 0] = np.nan
         return values
 
-    def _read_text(self, name: str) -> list[str | None]:
-        try:
-            values: list[str | None] = self.arrow[name].cast(pa.string()).to_pylist()
-        except pa.ArrowInvalid as error:
+    def _read_categories(self, name: str, column: Any) -> CategoryColumn:
+        settings = self.settings
+        if settings.columns is None:
+            return CategoryColumn.find(column, settings.max_categories)
+        found = CategoryColumn.match(column, tuple(settings.columns["categories"][name]))
+        self._check_agreed("columns", name, found)
+        return found
+
+    def _check_agreed(self, key: str, name: str, column: CategoryColumn) -> None:
+        """Refuse a cell that is none of the agreed values."""
+        wrong = np.flatnonzero(column.codes < 0)
+        if not len(wrong):
+            return
+        row = int(wrong[0])
+        cell = self.arrow[name][row].as_py()
+        shown = ["null" if value is None else format_value(value) for value in column.values]
+        hint = _suggest(cell, shown)
+        if None in column.values and cell is not None and is_missing_like(format_value(cell)):
+            hint = f" ({format_override('missing', [cell])} takes it as missing)"
+        raise DataError(
+            f"data.{key} must lead to one of the agreed values {abbreviate(shown)} in each row, "
+            f"got {'a missing one' if cell is None else repr(format_value(cell))} of {name} in "
+            f"{self.files.describe_row(row)} of {self.path}{hint}"
+        )
+
+    def _read_target(self) -> tuple[Targets, tuple[Value, ...]]:
+        """Return the class of each row and the classes, or the numbers of a regression."""
+        settings = self.settings
+        name = settings.target
+        if settings.regression:
+            return self._read_target_numbers(name), ()
+        if settings.columns is not None:
+            self._check_types([name])
+            column = CategoryColumn.match(self.arrow[name], tuple(settings.columns["classes"]))
+            self._check_agreed("target", name, column)
+            return column.codes, column.values
+        names, codes = self._read_names("target", name, "classes")
+        self._check_classes(names, codes)
+        return codes, names
+
+    def _read_target_numbers(self, name: str) -> Targets:
+        self._check_types([name])
+        column = parse_column(self.arrow[name])
+        if column.kind != "numbers" or column.num_odd:
+            odd = {name: column} if column.num_odd else {}
             raise DataError(
-                f"data.path must be a .csv file in UTF-8, got {self.path}: {name}: "
-                f"{to_one_line(error)}"
-            ) from None
-        return values
+                f"data.target must be a column of numbers in {self.path} where data.regression is "
+                f"true, got {describe_odd_cells(odd, self.arrow, self.files) or name}"
+            )
+        numbers = self._read_numbers(name, column.values)
+        if np.isnan(numbers).any():
+            self._refuse_missing("target", name, np.isnan(numbers))
+        return numbers.astype(np.float32)
 
-
-def _format_names(names: Sequence[str]) -> str:
-    """Join names with commas, at most ``MAX_NAMED_CLIENTS`` of them."""
-    more = f" and {len(names) - MAX_NAMED_CLIENTS} more" if len(names) > MAX_NAMED_CLIENTS else ""
-    return ", ".join(names[:MAX_NAMED_CLIENTS]) + more
-
-
-def _is_numeric_text(value: str) -> bool:
-    try:
-        float(value)
-    except ValueError:
-        return False
-    return True
+    def _check_classes(self, names: tuple[str, ...], codes: Labels) -> None:
+        """Refuse a target with fractional numbers, one class, or a class for nearly every row."""
+        name, rows = self.settings.target, len(codes)
+        is_number = match_cells(pa.array(names), NUMBER)
+        mostly_numbers = is_number[codes].mean() > 0.5  # noqa: PLR2004 - most cells
+        hint = " (data.regression=true predicts numbers)" if mostly_numbers else ""
+        if rows >= MIN_ROWS and len(names) > rows / 2:
+            raise DataError(
+                f"data.target must be a column of classes in {self.path}, got {name}, which has "
+                f"{len(names)} different values in {rows} rows{hint}"
+            )
+        fractions = np.array(
+            [is_number[i] and not float(each).is_integer() for i, each in enumerate(names)]
+        )
+        if mostly_numbers and fractions.any():
+            row = int(np.argmax(fractions[codes]))
+            raise DataError(
+                f"data.target must be a column of classes in {self.path} where data.regression is "
+                f"false, got {name}, which is {names[codes[row]]} in "
+                f"{self.files.describe_row(row)}{hint}"
+            )
+        if len(names) == 1:
+            raise DataError(
+                f"data.target must be a column of different values in {self.path}, got {name}, "
+                f"which is always {names[0]}"
+            )
+        few = len(names) <= MAX_CLASSES_UNQUESTIONED or rows >= MIN_ROWS_PER_CLASS * len(names)
+        if not few and is_number.all():
+            self.warnings.append(
+                f"the {len(names)} different numbers of {name} are taken as classes, in {rows:,} "
+                "rows; data.regression=true predicts them as numbers"
+            )

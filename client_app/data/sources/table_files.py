@@ -1,27 +1,25 @@
-"""Read the files of one table: one or several CSV or Parquet files."""
+"""Read the files of one table: one or several CSV, Parquet or Excel files."""
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import islice
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from pyarrow import csv
+from numpy.typing import NDArray
 
 from client_app.data.base import Labels
-from client_app.data.sources.prepared import describe_missing_file
-
-MISSING_VALUES = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")
-NUM_HEADER_LINES = 1
-PARQUET_SUFFIX = ".parquet"
-TABLE_SUFFIXES = (".csv", PARQUET_SUFFIX)
-FOREIGN_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
-"""Column separators of other formats."""
+from client_app.data.sources.file_rows import FileRows, clean_text
+from client_app.data.sources.find_files import (
+    MAX_LISTED,
+    FoundFile,
+    FoundFiles,
+    find_files,
+    find_test_file,
+)
+from client_app.data.sources.table_formats import read_table_file
 
 
 @dataclass(frozen=True)
@@ -32,30 +30,81 @@ class TableFiles:
     ----------
     path : Path
         ``data.path``: a file, a folder or a pattern.
-    files : tuple of Path
+    found : FoundFiles
         The files, in the order of the rows.
-    counts : tuple of int
-        The number of rows of each file.
+    parts : tuple of FileRows
+        Their rows.
+    num_test_files : int
+        How many of the files, the last ones, are those of ``data.test_path``.
     """
 
     path: Path
-    files: tuple[Path, ...]
-    counts: tuple[int, ...]
+    found: FoundFiles
+    parts: tuple[FileRows, ...]
+    num_test_files: int = 0
 
     @property
     def has_several(self) -> bool:
         """Whether the path is a folder or a pattern, which may match a single file."""
-        return self.files != (self.path,)
+        return self.parts[0].file != self.path
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The number of rows of each file."""
+        return tuple(part.table.num_rows for part in self.parts)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The files' names without folder and suffix."""
-        return tuple(file.stem for file in self.files)
+        """The clients that the names of files and folders tell, in the files' order."""
+        return tuple(dict.fromkeys(clean_text(file.client) for file in self.found.files))
 
     @property
-    def file_indices(self) -> Labels:
-        """The index in ``files`` of each row's file, (n,)."""
-        return np.repeat(np.arange(len(self.files), dtype=np.int64), self.counts)
+    def client_indices(self) -> Labels:
+        """The index in ``names`` of each row's client, (n,)."""
+        clients = [self.names.index(clean_text(file.client)) for file in self.found.files]
+        return np.repeat(np.array(clients, dtype=np.int64), self.counts)
+
+    @property
+    def is_test(self) -> NDArray[np.bool_]:
+        """Whether each row is one of ``data.test_path``, (n,)."""
+        num_train_files = len(self.parts) - self.num_test_files
+        return np.repeat(np.arange(len(self.parts)) >= num_train_files, self.counts)
+
+    @property
+    def client_key(self) -> str | None:
+        """The column that the first folders name, as ``site=North`` does."""
+        return next(iter(self.found.files[0].columns), None)
+
+    @property
+    def dropped_columns(self) -> Mapping[str, str]:
+        """The columns without a name that were left out, and what they seem to hold."""
+        return {name: why for part in self.parts for name, why in part.dropped_columns.items()}
+
+    @property
+    def passed_over(self) -> Mapping[str, int]:
+        """The files that were not read; their kinds and numbers if there are many."""
+        names = self.found.passed_over
+        if len(names) > MAX_LISTED:
+            names = tuple(Path(name).suffix or "without ending" for name in names)
+        return {name: names.count(name) for name in sorted(set(names))}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A doubt about files for training and for testing."""
+        pair = find_test_file(self.names)
+        if pair is None or self.num_test_files:
+            return ()
+        train, test = (
+            next(file.path for file in self.found.files if clean_text(file.client) == name)
+            for name in pair
+        )
+        if train.parent != test.parent:
+            train, test = train.parent, test.parent
+        doubt = (
+            f"{pair[0]} and {pair[1]} are taken as two parts of one table, or as two clients; "
+            f"data.path={train} data.test_path={test} tests on the latter"
+        )
+        return (doubt,)
 
     def check_rows(self, rows: int | None) -> None:
         """Raise ValueError if ``data.expected_rows`` is set and differs from the number of rows."""
@@ -63,128 +112,97 @@ class TableFiles:
             raise ValueError(f"it must have data.expected_rows {rows}, got {sum(self.counts)}")
 
     def describe_row(self, row: int) -> str:
-        """Return a row's line number, from 1, in words; empty lines of a CSV file are not rows."""
+        """Return the place of a row in words: its line from 1, and the file if there are several.
+
+        Empty lines of a CSV file count as lines, but are not rows.
+        """
         before = np.cumsum((0, *self.counts))
-        file = int(np.searchsorted(before, row, side="right")) - 1
-        location = _describe_row(self.files[file], row - int(before[file]))
-        return location if len(self.files) == 1 else f"{location} of {self.files[file].name}"
-
-
-def _describe_row(file: Path, row: int) -> str:
-    if file.suffix == PARQUET_SUFFIX:
-        return f"row {row + 1}"
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        filled = (number for number, line in enumerate(lines, 1) if line.strip("\n"))
-        return f"line {next(islice(filled, NUM_HEADER_LINES + row, None))}"
+        index = int(np.searchsorted(before, row, side="right")) - 1
+        location = self.parts[index].describe_row(row - int(before[index]))
+        return location if len(self.parts) == 1 else f"{location} of {self.found.files[index].name}"
 
 
 def read_files(path: Path) -> tuple[TableFiles, Any]:
-    """Return the files of a path, and their rows in one Arrow table.
+    """Return the files of a path, see ``find_files``, and their rows in one Arrow table.
 
-    A folder means all .csv and .parquet files directly in it, and a pattern with ``*`` all files
-    that it matches, in the order of their names. All must have the same columns. If a column has
-    numbers in one file and text in another, all its cells become text.
+    All must have the same columns, among them those that the names of folders tell. All columns of
+    a CSV file are text, see ``read_csv_file``; those of a Parquet or an Excel file keep their
+    types, and their text is treated alike. A column of several types becomes text.
 
     Raises
     ------
     ValueError
         If the files are missing, or are no table.
     """
-    files = _find_files(path)
-    tables = [_read(file) if file == path else _read_named(file) for file in files]
-    names = tables[0].column_names
-    for file, table in zip(files, tables, strict=True):
-        if other := set(table.column_names) ^ set(names):
-            raise ValueError(
-                f"all files must have the same columns, got {min(other)} in one of "
-                f"{files[0].name} and {file.name} only"
-            )
-    merged = pa.table({name: _merge_column([table[name] for table in tables]) for name in names})
-    return TableFiles(path, files, tuple(map(len, tables))), merged
+    found = find_files(path)
+    parts = tuple(_read_part(file, is_only=file.path == path) for file in found.files)
+    return _merge(TableFiles(path, found, parts))
 
 
-def _find_files(path: Path) -> tuple[Path, ...]:
-    if path.is_file():
-        return (path,)
-    pattern = path / "*" if path.is_dir() else path
-    matching = Path(path.anchor).glob(str(pattern.relative_to(path.anchor)))
-    found = sorted(file for file in matching if file.suffix in TABLE_SUFFIXES)
-    if not found:
-        raise ValueError(describe_missing_file(path))
-    repeated = [stem for stem, count in Counter(file.stem for file in found).items() if count > 1]
-    if repeated:
-        raise ValueError(f"there are several files called {repeated[0]}")
-    return tuple(found)
+def add_test_files(files: TableFiles, test_path: Path) -> tuple[TableFiles, Any]:
+    """Return the files of ``data.path`` and then those of ``data.test_path``, and all rows.
 
-
-def _read_named(file: Path) -> Any:
-    """Return the table of one of several files; errors name the file."""
-    try:
-        return _read(file)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{file.name}: {error}") from None
-
-
-def _read(file: Path) -> Any:
-    table = _read_parquet(file) if file.suffix == PARQUET_SUFFIX else _read_csv(file)
-    names = table.schema.names
-    repeated = [name for name, count in Counter(names).items() if count > 1]
-    if repeated:
-        raise ValueError(f"its header has {', '.join(repeated)} more than once")
-    if "" in names:
-        raise ValueError(f"column {names.index('') + 1} of its header has no name")
-    if not table.num_rows:
-        raise ValueError("it has no rows")
-    return table
-
-
-def _read_csv(file: Path) -> Any:
-    _check_header(file)
-    # One block, so that the type of a column depends on all its cells; one thread, so that errors
-    # name the row.
-    block = min(file.stat().st_size + 1, 2**31 - 1)
-    return csv.read_csv(
-        file,
-        read_options=csv.ReadOptions(use_threads=False, block_size=block),
-        convert_options=csv.ConvertOptions(
-            null_values=list(MISSING_VALUES), strings_can_be_null=True
-        ),
+    Raises
+    ------
+    ValueError
+        If the files are missing, are no table, or have other columns.
+    """
+    tests, _ = read_files(test_path)
+    named = (replace(file, name=f"{test_path.name}/{file.name}") for file in tests.found.files)
+    test_files = tests.found.files if not tests.has_several else tuple(named)
+    found = FoundFiles(
+        (*files.found.files, *test_files), (*files.found.passed_over, *tests.found.passed_over)
     )
+    both = TableFiles(files.path, found, (*files.parts, *tests.parts), len(tests.parts))
+    return _merge(both)
 
 
-def _check_header(file: Path) -> None:
-    """Raise ValueError for another column separator, as spreadsheets in many countries use."""
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        header = lines.readline()
-    for sign, name in FOREIGN_SEPARATORS.items():
-        if sign in header and "," not in header:
+def _merge(files: TableFiles) -> tuple[TableFiles, Any]:
+    """Return the files, and their rows in one table; raise ValueError if the columns differ."""
+    found, parts = files.found, files.parts
+    names = parts[0].table.column_names
+    for file, part in zip(found.files, parts, strict=True):
+        if set(part.table.column_names) != set(names):
             raise ValueError(
-                f"its columns must be separated by commas, got {name} in the header (numbers need "
-                "a decimal point)"
+                "all files must have the same columns, got "
+                + _describe_difference(
+                    (found.files[0].name, names), (file.name, part.table.column_names)
+                )
             )
+    merged = pa.table({n: _merge_column([part.table[n] for part in parts]) for n in names})
+    return files, merged
 
 
-def _read_parquet(file: Path) -> Any:
-    """Return a Parquet table with the column types of a CSV file."""
-    table = pq.ParquetFile(file).read()
-    return pa.table({name: _convert_column(table[name]) for name in table.column_names})
+def _read_part(file: FoundFile, *, is_only: bool) -> FileRows:
+    """Return the rows of a file, with the columns of its folders; errors name one of several."""
+    try:
+        part = read_table_file(file.path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{'' if is_only else f'{file.name}: '}{error}") from None
+    table = part.table
+    for name, value in file.columns.items():
+        if name not in table.column_names:
+            table = table.append_column(name, pa.array([value] * table.num_rows, pa.string()))
+    return replace(part, table=table)
 
 
-def _convert_column(column: Any) -> Any:
-    """Convert a Parquet column to text or numbers, with null for missing values."""
-    types = pa.types
-    if types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if types.is_large_string(column.type) or types.is_string_view(column.type):
-        column = column.cast(pa.string())
-    if types.is_decimal(column.type) or types.is_float16(column.type):
-        column = column.cast(pa.float64())
-    if types.is_string(column.type):
-        missing = pc.is_in(column, value_set=pa.array(MISSING_VALUES))
-        return pc.if_else(missing, pa.scalar(None, pa.string()), column)
-    if types.is_floating(column.type):
-        return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
-    return column
+def _describe_difference(
+    first: tuple[str, Sequence[str]], second: tuple[str, Sequence[str]]
+) -> str:
+    """Return the columns that only one of two files has, and those that may be the same ones."""
+    texts = []
+    for (file, names), (_, others) in ((first, second), (second, first)):
+        own = [name for name in names if name not in others]
+        more = f" and {len(own) - MAX_LISTED} more" if len(own) > MAX_LISTED else ""
+        if own:
+            texts.append(f"{', '.join(own[:MAX_LISTED])}{more} in {file} only")
+    by_lower = {name.lower(): name for name in second[1] if name not in first[1]}
+    for name in first[1]:
+        near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+        if name not in second[1] and near:
+            texts.append(f"(are {name} and {by_lower[near[0]]} the same?)")
+            break
+    return " and ".join(texts[:2]) + "".join(f" {text}" for text in texts[2:])
 
 
 def _merge_column(columns: Sequence[Any]) -> Any:

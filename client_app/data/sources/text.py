@@ -22,7 +22,7 @@ from client_app.data.sources.vocabulary import (
     hash_token,
     split_words,
 )
-from client_app.data.split import Rows
+from client_app.data.split import RowDivision, Rows
 from conf.schema.data import TextSettings
 
 
@@ -93,7 +93,7 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
         client_train=clients,
         client_names=client_names,
         num_tokens=num_tokens,
-        groups=groups,
+        division=RowDivision(groups=groups),
     )
 
 

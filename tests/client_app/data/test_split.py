@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from client_app.data.base import Labels
-from client_app.data.split import Rows, split_client, split_validation
+from client_app.data.split import (
+    RowDivision,
+    Rows,
+    split_client,
+    split_latest,
+    split_validation,
+)
 
 
 def split(
@@ -136,3 +142,49 @@ def test_groups_of_rows_are_validated_together() -> None:
     assert validation[1] == validation[0] + 1
     assert validation[0] % 2 == 0
     assert len(train) == 4
+
+
+@pytest.mark.parametrize(
+    ("order", "fraction", "latest"),
+    [
+        ([3, 1, 2, 5, 4], 0.2, [3]),
+        ([3, 1, 2, 5, 4], 0.4, [3, 4]),
+        ([1, 1, 1, 1, 1], 0.4, [3, 4]),
+        ([2, 2, 1, 2], 0.5, [1, 3]),
+        ([9, 1], 0.01, [0]),
+        ([9, 1], 0.9, [0]),
+    ],
+)
+def test_latest_rows(order: list[int], fraction: float, latest: list[int]) -> None:
+    """A share, but at least one and not all; of equal times the last rows."""
+    earlier, last = split_latest(np.array(order), fraction)
+    assert last.tolist() == latest
+    assert sorted([*earlier, *last]) == list(range(len(order)))
+
+
+def test_a_single_row_has_no_latest() -> None:
+    """Neither part may be empty; for validation all rows are for training."""
+    with pytest.raises(ValueError, match="at least 2 rows, got 1"):
+        split_latest(np.array([7]), 0.2)
+    division = RowDivision(order=np.array([7]))
+    train, validation = division.split_validation(np.array([0]), 0.2, client=0, seed=0)
+    assert (train.tolist(), validation.tolist()) == ([0], [])
+
+
+def test_the_division_that_the_data_tells() -> None:
+    """Rows for testing first, then the order, then groups; of a selection of rows as well."""
+    labels, is_test = np.array([0, 1, 0, 1]), np.array([True, False, False, True])
+    order = np.array([4, 3, 2, 1])
+    both = RowDivision(order=order, is_test=is_test)
+    assert [part.tolist() for part in both.split_test(labels, 0.5, client=0, seed=0)] == [
+        [1, 2], [0, 3]
+    ]  # fmt: skip
+    train, validation = both.select(np.array([1, 2])).split_validation(
+        labels[1:3], 0.5, client=0, seed=0
+    )
+    assert (train.tolist(), validation.tolist()) == ([1], [0])
+    groups = RowDivision(groups=np.array([5, 5, 6, 6]))
+    for part in groups.split_test(labels, 0.5, client=0, seed=0):
+        assert part.tolist() in ([0, 1], [2, 3])
+    with pytest.raises(ValueError, match="at least 2 groups of rows, got 1"):
+        groups.select(np.array([0, 1])).split_test(labels[:2], 0.5, client=0, seed=0)

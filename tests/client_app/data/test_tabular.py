@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from fedquorum.errors import SettingsError
 
-from client_app.data import load_data, tabular
+from client_app.data import load_data
 from client_app.data.base import select_split
 from client_app.data.partitioned import PartitionedData
-from client_app.data.sources.csv_table import ClientTable, Numbers, read_csv_table
+from client_app.data.scaling import Numbers, NumberScale
+from client_app.data.sources.client_table import ClientTable
+from client_app.data.sources.csv_table import read_csv_table
 from client_app.node.node import Node
 from conf.compose import compose_settings
 from conf.schema.data import CsvSettings
@@ -203,13 +205,13 @@ def test_a_constant_column_keeps_what_differs_in_the_test_part(tmp_path: Path) -
 
 def test_each_client_is_scaled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that loads the training, test and validation rows of six clients scales six times."""
-    scale, counts = tabular._scale_numbers, []
+    scale, counts = NumberScale.apply, []
 
-    def count(numbers: Numbers, *others: Any) -> Numbers:
+    def count(self: NumberScale, numbers: Numbers) -> Numbers:
         counts.append(len(numbers))
-        return scale(numbers, *others)
+        return scale(self, numbers)
 
-    monkeypatch.setattr(tabular, "_scale_numbers", count)
+    monkeypatch.setattr(NumberScale, "apply", count)
     lines = [f"h{i % 6},{i}.5,{i % 2}" for i in range(60)]
     path = tmp_path / "table.csv"
     path.write_text("\n".join(["client,size,label", *lines]))

@@ -12,12 +12,14 @@ import pytest
 from numpy.typing import NDArray
 
 from client_app.data import FederatedData
+from client_app.data.partitioned import PartitionedData
 from server_app.study.caveats import (
     LastEvaluation,
     compute_auroc_step,
     compute_late_gain,
     find_comparison_caveats,
     find_data_caveats,
+    find_group_caveats,
     find_guessing_caveat,
     find_run_caveats,
     find_tuning_caveats,
@@ -49,6 +51,10 @@ class Labels:
         """Return training and test labels."""
         return np.array(self.train[client], int), np.array(self.test[client], int)
 
+    def count_test_units(self, client: int) -> int:
+        """Return the number of different labels, as if they were groups."""
+        return len(set(self.test[client]))
+
 
 def find_label_caveats(labels: Labels, metric: str = "accuracy") -> tuple[str, ...]:
     """Find the caveats of these labels."""
@@ -66,6 +72,20 @@ TWO_POSITIVE = Labels([ENOUGH_ROWS] * 2, [ENOUGH_ROWS, [1, 1, *[0] * 40]])
 
 
 # --- the data ---------------------------------------------------------------------------------
+
+
+def test_groups_count_and_not_their_rows() -> None:
+    """Hundreds of rows of four patients are four observations."""
+    enough, four = list(range(50)), [0, 1, 2, 3] * 100
+    data = Labels([[0]] * 2, [enough, four])
+    moves = {"accuracy": ", and one moves its accuracy by about 25 points", "auroc": ""}
+    for metric, move in moves.items():
+        (caveat,) = find_group_caveats(cast("PartitionedData", data), "patient", metric)
+        assert caveat == (
+            "Rows with the same patient are one observation: 1 of 2 clients (1) has test rows "
+            f"of fewer than 10 of them; client 1 has 4{move}."
+        )
+    assert find_group_caveats(cast("PartitionedData", Labels([], [enough])), "x", "accuracy") == ()
 
 
 def test_clients_with_one_class() -> None:

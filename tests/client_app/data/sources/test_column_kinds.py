@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from client_app.data.sources.cells import parse_column
 from client_app.data.sources.column_types import (
     DATES,
     NAMES,
@@ -26,7 +27,7 @@ LOST = pa.array([*DAYS[:3], None, *DAYS[4:]])
 
 
 def find_kind(values: Sequence[Any] | pa.Array, name: str = "amount") -> str | None:
-    return find_exclusion_reason(name, pa.chunked_array([pa.array(values)]))
+    return find_exclusion_reason(name, parse_column(pa.chunked_array([pa.array(values)])))
 
 
 @pytest.mark.parametrize(
@@ -106,12 +107,12 @@ def test_whole_numbers_with_gaps_go_by_their_name(name: str, why: str | None) ->
 def test_each_client_may_number_its_own_rows(name: str, values: list[int], why: str | None) -> None:
     """Then the numbers return, in the rows of another client."""
     mixed = RNG.permutation(2 * N)
-    column = pa.chunked_array([pa.array(np.array(values)[mixed])])
+    column = parse_column(pa.chunked_array([pa.array(np.array(values)[mixed])]))
     assert find_exclusion_reason(name, column, np.repeat([0, 1], N)[mixed]) == why
     assert find_exclusion_reason(name, column) is None
 
 
 def test_few_rows_of_a_client_number_nothing() -> None:
     """Counts of 0, 1 or 2 may leave no gap by chance."""
-    column = pa.chunked_array([pa.array([0, 1] * N)])
+    column = parse_column(pa.chunked_array([pa.array([0, 1] * N)]))
     assert find_exclusion_reason("children", column, np.repeat(np.arange(N), 2)) is None

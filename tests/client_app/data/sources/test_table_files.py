@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from fedquorum.errors import DataError
 
-from client_app.data.sources.csv_table import ClientTable, read_csv_table
+from client_app.data.sources.client_table import ClientTable
+from client_app.data.sources.csv_table import read_csv_table
 from conf.schema.data import CsvSettings
 
 ROWS = {"west": ["31,baker,no", "7,smith,yes"], "east": ["1,smith,no", "2.5,,yes", "3,nurse,no"]}
@@ -74,7 +75,7 @@ def test_numbers_in_one_file_and_words_in_another(tmp_path: Path) -> None:
 
 
 def test_parquet_is_read_like_csv(tmp_path: Path) -> None:
-    """Kinds that CSV has not are what they would be there; NaN and "?" are missing cells."""
+    """Kinds that CSV has not are what they would be there; NaN is a missing cell."""
     rows = ["a,1.5,x,0", "a,,y,1", "b,2,,1", "b,3,x,0"]
     text = tmp_path / "table.csv"
     text.write_text("\n".join(["town,age,job,paid", *rows]))
@@ -86,7 +87,7 @@ def test_parquet_is_read_like_csv(tmp_path: Path) -> None:
     }
     path = tmp_path / "table.parquet"
     pq.write_table(pa.table(columns), path)
-    assert_same(load(path, client_column="town"), load(text, client_column="town"))
+    assert_same(load(path, client_column="town", missing=["?"]), load(text, client_column="town"))
 
 
 def test_an_error_in_several_files_shows_file_and_line(tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_files_that_are_no_table_together(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"of the columns of .*, which are age, job, paid, got ''"):
         load(folder / "east.csv")
     with pytest.raises(DataError, match=r"there is no such file$"):
-        load(folder / "*.txt")
+        load(folder / "*.dat")
     (folder / "east.parquet").write_bytes(b"no Parquet")
     with pytest.raises(DataError, match=r"there are several files called east$"):
         load(folder)
@@ -116,7 +117,7 @@ def test_files_that_are_no_table_together(tmp_path: Path) -> None:
         load(folder)
     (folder / "east.parquet").unlink()
     (folder / "south.csv").write_text("age,paid\n1,no\n2,yes\n")
-    with pytest.raises(DataError, match=r"got job in one of south\.csv and west\.csv only$"):
+    with pytest.raises(DataError, match=r"got job in west\.csv only$"):
         load(folder)
 
 
@@ -128,3 +129,70 @@ def test_a_nested_column_is_refused_unless_dropped(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"got none of visits, which is of type list"):
         load(path, client_column="town")
     assert load(path, client_column="town", drop_columns=["visits"]).columns == ("age",)
+
+
+TABLE = "age,job,paid\n1,smith,no\n2,nurse,yes\n3,smith,yes\n"
+
+
+def test_a_folder_for_each_client(tmp_path: Path) -> None:
+    """Files of one folder are one client's; errors name the file below the folder."""
+    for name in ("North/2024/a.csv", "North/b.csv", "South/a.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(TABLE)
+    table = load(tmp_path)
+    assert table.client_names == ("North", "South")
+    assert table.clients.tolist() == [0] * 6 + [1] * 3
+    (tmp_path / "South/a.csv").write_text(TABLE.replace("2,", "inf,"))
+    with pytest.raises(DataError, match=r"age is inf in line 3 of South/a\.csv$"):
+        load(tmp_path)
+
+
+def test_folders_that_hold_a_column(tmp_path: Path) -> None:
+    """``site=North`` names the client, with and without ``data.client_column``."""
+    for site in ("North", "South"):
+        (tmp_path / f"site={site}").mkdir()
+        (tmp_path / f"site={site}/part-0.csv").write_text(TABLE)
+    by_folder, by_column = load(tmp_path), load(tmp_path, client_column="site")
+    assert_same(by_folder, by_column)
+    assert by_folder.client_names == ("North", "South")
+    assert by_folder.columns == ("age", "job=nurse", "job=smith")
+
+
+def test_columns_that_differ_are_named_with_the_nearest(tmp_path: Path) -> None:
+    """Each file with what only it has, and the pair that may be the same."""
+    folder = write_folder(tmp_path)
+    (folder / "west.csv").write_text("Age,job,paid,ward\n1,x,no,3\n")
+    message = (
+        r"got age in east\.csv only and Age, ward in west\.csv only \(are age and Age the same"
+    )
+    with pytest.raises(DataError, match=message):
+        load(folder)
+
+
+def test_what_was_left_out_is_told(tmp_path: Path) -> None:
+    """Files beside the tables, and the index of a program."""
+    folder = write_folder(tmp_path)
+    (folder / "notes.txt").write_text("x")
+    for file in folder.glob("*.csv"):
+        lines = file.read_text().splitlines()
+        rows = [f"{number},{line}" for number, line in enumerate(lines[1:], 1)]
+        file.write_text("\n".join([f",{lines[0]}", *rows]))
+    table = load(folder)
+    assert table.files_passed_over == {"notes.txt": 1}
+    assert table.dropped_columns == {"column 1 without a name": "row numbers"}
+    for letter in "abcdef":
+        (folder / f"{letter}.jpg").touch()
+    assert load(folder).files_passed_over == {".jpg": 6, ".txt": 1}
+
+
+def test_files_for_training_and_testing_are_doubted(tmp_path: Path) -> None:
+    """The doubt names the setting, for files and for folders."""
+    folder = tmp_path / "one"
+    for name in ("train", "test"):
+        (folder / name).mkdir(parents=True)
+        (tmp_path / f"{name}.csv").write_text(TABLE)
+        (folder / name / "north.csv").write_text(TABLE)
+    doubt = f"data.path={tmp_path}/train.csv data.test_path={tmp_path}/test.csv tests on the latter"
+    assert load(tmp_path / "*.csv").warnings[0].endswith(doubt)
+    doubt = f"data.path={folder}/train data.test_path={folder}/test tests on the latter"
+    assert load(folder).warnings[0].endswith(doubt)

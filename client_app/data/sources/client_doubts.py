@@ -1,0 +1,97 @@
+"""Find what is odd about the clients of a table, in one line each."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from client_app.data.base import Labels
+from client_app.data.sources.cell_forms import Mask
+from client_app.data.sources.client_table import ClientTable, abbreviate_names
+from client_app.data.sources.column_types import ROW_NUMBER_NAME
+
+MIN_VALUES = 3
+"""Fewer values than this, such as 0 and 1, are no names of persons."""
+
+PERSON_NAME = re.compile(
+    r"(^|[_\W])(patient|subject|person|proband|participant|individual|customer|user|animal|family|"
+    r"household|pid|mrn|case)(en)?[_\W]*(id|nr|no|num|number|nummer|code|key)?$",
+    re.IGNORECASE,
+)
+"""Names of columns that may name persons, or others that have several rows."""
+
+WHOLE_NUMBER = r"^[+-]?\d+(\.0+)?$"
+
+
+def doubt_groups(columns: Mapping[str, Any], clients: Labels) -> Iterator[str]:
+    """Yield a doubt about columns whose values seem to name persons with several rows.
+
+    Parameters
+    ----------
+    columns : mapping of str to pyarrow.ChunkedArray
+        The columns beside clients and target, as read.
+    clients : array of int64
+        (n,), the client of each row.
+    """
+    found = [name for name, column in columns.items() if _may_name_groups(name, column, clients)]
+    if found:
+        first, verb = found[0], "has" if len(found) == 1 else "have"
+        yield (
+            f"{abbreviate_names(found)} {verb} values that return and may name persons, whose rows "
+            f"are then in both splits; data.group_column={first} keeps rows of one value together, "
+            f"data.drop_columns=[{first}] leaves the column out"
+        )
+
+
+def _may_name_groups(name: str, column: Any, clients: Labels) -> bool:
+    if not (PERSON_NAME.search(name) or ROW_NUMBER_NAME.search(name)):
+        return False
+    values = column.combine_chunks()
+    if not (pa.types.is_integer(values.type) or pa.types.is_string(values.type)):
+        return False
+    encoded = values.dictionary_encode()
+    known = ~np.asarray(encoded.indices.is_null())
+    codes = np.asarray(encoded.indices.fill_null(0))[known]
+    distinct = len(encoded.dictionary)
+    if not MIN_VALUES <= distinct < len(codes):
+        return False
+    if pa.types.is_string(values.type) and not PERSON_NAME.search(name):
+        matches = pc.match_substring_regex(encoded.dictionary, WHOLE_NUMBER)
+        if not pc.all(matches).as_py():
+            return False
+    # A value for each client is another name of the client.
+    pairs = np.unique(np.stack([clients[known], codes]), axis=1)
+    return bool(pairs.shape[1] > len(np.unique(clients[known])))
+
+
+def doubt_clients(table: ClientTable) -> Iterator[str]:
+    """Yield what single clients lack: all cells of a column, or all classes but one."""
+    names, clients = table.client_names, table.clients
+    if len(names) == 1:
+        return
+    for column, is_known in _find_known_cells(table):
+        counts = np.bincount(clients[is_known], minlength=len(names))
+        empty = [names[client] for client in np.flatnonzero(counts == 0).tolist()]
+        if 0 < len(empty) < len(names):
+            yield f"{column} has no cells at {abbreviate_names(empty)}"
+    if table.classes:
+        pairs = np.unique(np.stack([clients, table.labels]), axis=1)
+        alone = np.flatnonzero(np.bincount(pairs[0], minlength=len(names)) == 1).tolist()
+        only = dict(pairs.T.tolist())
+        single = [f"{names[client]} ({table.classes[only[client]]})" for client in alone]
+        if single:
+            yield f"rows of one class only: {abbreviate_names(single)}"
+
+
+def _find_known_cells(table: ClientTable) -> Iterator[tuple[str, Mask]]:
+    """Yield the input columns with missing cells, and whether each row has a value, (n,)."""
+    missing = np.isnan(table.numbers)
+    for i in np.flatnonzero(missing.any(axis=0)).tolist():
+        yield table.schema.numbers[i], ~missing[:, i]
+    values = [(name, v) for name, each in table.schema.categories.items() for v in each]
+    for i, (name, value) in enumerate(values):
+        if value is None:
+            yield name, table.categories[:, i] == 0
