@@ -33,6 +33,8 @@ class DataSummary:
         The clients with fewer rows than ``data.min_samples``, and their number of rows.
     dropped_columns : mapping of str to str
         The columns that were automatically excluded from the inputs, and what they seem to hold.
+    division : str
+        How the rows became those of the clients, in words; empty for a table.
     client_names : tuple of str
         The clients' names by id; empty if the data does not name them. They are printed, but not
         part of the manifest, because ``population.parquet`` has them.
@@ -62,6 +64,7 @@ class DataSummary:
     rows: int | None = None
     dropped_clients: Mapping[str, int] = field(default_factory=dict)
     dropped_columns: Mapping[str, str] = field(default_factory=dict)
+    division: str = ""
     client_names: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     categories: Mapping[str, int] = field(default_factory=dict)
@@ -87,6 +90,8 @@ class DataSummary:
             f"{self.inputs}",
             MAX_NAMES_LENGTH,
         )
+        if self.division:
+            yield sanitize(f"Division: {self.division}", MAX_NAMES_LENGTH)
         if self.dropped_clients:
             clients = _join_names(
                 f"{client} ({rows})" for client, rows in self.dropped_clients.items()

@@ -42,6 +42,7 @@ from server_app.runs.display import (
     build_final_table,
     format_final_message,
 )
+from server_app.runs.first_lines import format_defaults
 from server_app.runs.numerics import build_manifest_entry, check_numerics, detect_numerics
 from server_app.runs.privacy import (
     PrivacyLedger,
@@ -98,7 +99,7 @@ def run_rounds(
     if start is not None and start.server_round > 0:
         arrays = _resume_run(grid, strategy, settings, start, arrays)
     spent = _compute_privacy_spent(directory, start, settings, len(population.clients))
-    summary = _print_data_summary(data, settings.data.name, console)
+    summary = _print_data_summary(data, composed, console)
     with create_run_writer(
         directory,
         composed,
@@ -170,11 +171,14 @@ def _save_models(runner: Runner) -> None:
         runner.records.save_model(decode_arrays(mean), MEAN_MODEL)
 
 
-def _print_data_summary(data: FederatedData, name: str, console: Console) -> DataSummary:
+def _print_data_summary(
+    data: FederatedData, composed: ComposedConfig, console: Console
+) -> DataSummary:
     """Print how the data was interpreted, and return that summary."""
     summary = data.summary
-    for line in summary.format_lines(name):
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    for line in (*summary.format_lines(composed.settings.data.name), format_defaults(composed)):
+        if line:
+            console.print(line, soft_wrap=True, markup=False, highlight=False)
     return summary
 
 

@@ -43,7 +43,7 @@ def load_npz_arrays(settings: NpzSettings) -> LabeledArrays:
     Without ``x_test`` and ``y_test`` test rows are taken from the training rows.
 
     With ``data.partition=natural`` the file also has ``client_train``, and optionally
-    ``client_test``: the client of each row, whole numbers (n,).
+    ``client_test``: the client of each row, whole numbers (n,). With ``auto`` it may have them.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def _read(path: Path, required: Sequence[str], settings: NpzSettings) -> Labeled
         clients: dict[str, Any] = {
             key: validate_integers(key, np.asarray(archive[key]))
             for key in (f"client_{split}" for split in splits)
-            if "client_train" in required and key in archive.files
+            if settings.partition in {"natural", "auto"} and key in archive.files
         }
     validate = validate_numbers if settings.regression else validate_labels
     labels = [validate(f"y_{split}", array) for split, array in zip(splits, y, strict=True)]
