@@ -13,6 +13,7 @@ import hydra
 from fedquorum.errors import SettingsError
 from fedquorum.records.settings import load_settings
 from fedquorum.rules.composition import RuleSet
+from fedquorum.sanitize import abbreviate
 from hydra._internal.hydra import Hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
@@ -318,7 +319,7 @@ def settings_from_yaml(text: str) -> Settings:
     for group, name in names.items():
         if name is not None and not isinstance(name, str):
             raise SettingsError(
-                f"{group}.name must be one of {', '.join(options(group))}, got {name}"
+                f"{group}.name must be one of {abbreviate(options(group))}, got {name}"
             )
     overrides = [f"{group}={name}" for group, name in names.items() if name is not None]
     typed, _ = copy.deepcopy(_compose_options(("experiment=custom", *overrides)))

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 from fedquorum.errors import DataError, to_one_line
+from fedquorum.sanitize import abbreviate
 from numpy.typing import NDArray
 
 from client_app.data.sources.base import LabeledArrays, count_classes
@@ -76,7 +77,7 @@ def _read(path: Path, required: Sequence[str], settings: NpzSettings) -> Labeled
         ]
         if missing:
             raise ValueError(
-                f"it lacks {', '.join(missing)} and has {', '.join(archive.files) or 'none'}"
+                f"it lacks {', '.join(missing)} and has {abbreviate(archive.files) or 'none'}"
             )
         splits = ("train",) if pooled else ("train", "test")
         y = [np.asarray(archive[f"y_{split}"]) for split in splits]
