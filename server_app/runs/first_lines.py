@@ -1,10 +1,15 @@
 """Say at the start of a run what was understood, and which settings nobody gave."""
 
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 
+from fedquorum.records.data_facts import suggest_metric
 from fedquorum.records.settings import flatten_settings
+from fedquorum.rules.types import Population
 
+from client_app.data.summary import DataSummary
 from conf import ComposedConfig
+from conf.schema.settings import get_evaluation_metric
 
 NAMED_DEFAULTS = (
     "strategy",
@@ -15,6 +20,29 @@ NAMED_DEFAULTS = (
     "client.local_epochs",
 )
 """The settings that a line names if nobody gave them."""
+
+
+def list_first_lines(composed: ComposedConfig, summary: DataSummary) -> Iterator[str]:
+    """Yield the lines before the first round: the data, defaults, and a better metric."""
+    yield from summary.format_lines(composed.settings.data.name)
+    lines = format_defaults(composed), _format_suggestion(composed, summary)
+    yield from filter(None, lines)
+
+
+def _format_suggestion(composed: ComposedConfig, summary: DataSummary) -> str:
+    text = suggest_metric(summary.to_dict(), get_evaluation_metric(composed.settings))
+    return f"Suggestion: {text}" if text else ""
+
+
+def list_evaluated_groups(population: Population) -> Mapping[str, Collection[int]]:
+    """Return the clients of each group whose test metrics a run summarizes."""
+    clients = frozenset(population.clients)
+    return {
+        "all": clients,
+        "priority": clients & population.priority,
+        "non_priority": clients - population.priority,
+        "held_out": population.held_out,
+    }
 
 
 def format_defaults(composed: ComposedConfig) -> str:
