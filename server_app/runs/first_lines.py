@@ -7,9 +7,12 @@ from fedquorum.records.data_facts import suggest_metric
 from fedquorum.records.settings import flatten_settings
 from fedquorum.rules.types import Population
 
+from client_app.data import load_data
+from client_app.data.describe import describe_data
 from client_app.data.summary import DataSummary
-from conf import ComposedConfig
+from conf import ComposedConfig, Settings
 from conf.schema.settings import get_evaluation_metric
+from server_app.runs.build import build_population
 
 NAMED_DEFAULTS = (
     "strategy",
@@ -20,6 +23,19 @@ NAMED_DEFAULTS = (
     "client.local_epochs",
 )
 """The settings that a line names if nobody gave them."""
+
+
+def describe_run_data(settings: Settings) -> DataSummary:
+    """Return how a run with these settings interprets its data.
+
+    Raises
+    ------
+    DataError, SettingsError
+        If the run would raise it.
+    """
+    data = load_data(settings.data, settings.seed)
+    groups = list_evaluated_groups(build_population(settings, data))
+    return describe_data(data, groups, names=settings.data.names)
 
 
 def list_first_lines(composed: ComposedConfig, summary: DataSummary) -> Iterator[str]:

@@ -331,6 +331,14 @@ code { overflow-wrap: anywhere; }
 <p class="note">{{ tuning_note }}</p>
 <div class="charts small">{% for one in tuning %}{{ chart(one, "h3") }}{% endfor %}</div>
 {%- endif %}
+{%- if data_facts %}
+<h2>The data</h2>
+<dl>
+{%- for name, fact in data_facts %}
+<dt>{{ name }}</dt><dd>{{ fact }}</dd>
+{%- endfor %}
+</dl>
+{%- endif %}
 <h2>How it was done</h2>
 <dl>
 {%- for name, fact in facts.items() %}
