@@ -133,8 +133,9 @@ class RunTotals:
     ----------
     rounds, empty_rounds : int
         Number of rounds, and number of rounds without an admitted update.
-    admitted, transferred_bytes : int
-        Updates admitted and bytes sent both ways, in all rounds.
+    admitted, broken, transferred_bytes : int
+        Updates admitted, clients that failed or whose updates were rejected, and bytes sent both
+        ways, in all rounds.
     seconds : float
         Duration of all rounds.
     theta_sum, rounds_with_theta : float, int
@@ -152,6 +153,7 @@ class RunTotals:
     rounds: int = 0
     empty_rounds: int = 0
     admitted: int = 0
+    broken: int = 0
     transferred_bytes: int = 0
     seconds: float = 0.0
     theta_sum: float = 0.0
@@ -168,6 +170,7 @@ class RunTotals:
             rounds=self.rounds + 1,
             empty_rounds=self.empty_rounds + (record.admitted == 0),
             admitted=self.admitted + record.admitted,
+            broken=self.broken + record.failed + record.rejected,
             transferred_bytes=self.transferred_bytes + record.bytes_down + record.bytes_up,
             seconds=self.seconds + record.duration_seconds,
             theta_sum=self.theta_sum + (record.theta or 0.0),
@@ -197,6 +200,11 @@ class Display(RunCallback):
         Determines which statistics to show.
     totals : RunTotals
         The totals of the earlier rounds of a resumed run; later also of the rounds shown.
+
+    Attributes
+    ----------
+    last_problem : str
+        The last reason for which a client failed or its update was rejected.
     """
 
     def __init__(
@@ -208,6 +216,7 @@ class Display(RunCallback):
         totals: RunTotals = NO_TOTALS,
     ) -> None:
         self.totals = totals
+        self.last_problem = ""
         self._console = console
         self._spec = spec
         self._rounds = rounds
@@ -237,6 +246,12 @@ class Display(RunCallback):
     def end_round(self, finished: FinishedRound) -> None:
         """Show one round, and add it to the totals."""
         self.totals = self.totals.add_round(finished.record)
+        problems = (
+            f"client {decision.client}: {decision.reason}"
+            for decision in finished.report.decisions
+            if decision.status in {"failed", "rejected"}
+        )
+        self.last_problem = next(problems, self.last_problem)
         self.show(finished.record)
 
     def show(self, record: RoundRecord) -> None:

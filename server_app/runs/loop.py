@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedquorum import ComposedStrategy
-from fedquorum.errors import SettingsError
+from fedquorum.errors import RunError, SettingsError
 from fedquorum.flower.codec import decode_arrays, encode_arrays
 from fedquorum.records.callback import RunCallback
 from fedquorum.records.checkpoint import Checkpoint, CheckpointStore
@@ -137,6 +137,7 @@ def run_rounds(
         finally:
             _save_models(runner)
         _stop_early(records, settings, to_run, console)
+        _check_any_update(display)
     table = build_final_table(
         display.totals,
         title,
@@ -149,6 +150,25 @@ def run_rounds(
         format_final_message(records.directory), soft_wrap=True, markup=False, highlight=False
     )
     return records.directory
+
+
+def _check_any_update(display: Display) -> None:
+    """Refuse a run whose clients all failed: its model is the initial one.
+
+    A run without an update because no client was available, or none may change the model, is not
+    wrong.
+
+    Raises
+    ------
+    RunError
+        The message has the last reason.
+    """
+    totals = display.totals
+    if totals.broken and not totals.admitted:
+        raise RunError(
+            f"no client's update counted in any of {totals.rounds} rounds, so the model is the "
+            f"initial one; {display.last_problem or 'the reasons are in clients/'}"
+        )
 
 
 def _compute_round_range(settings: Settings, start: Checkpoint | None) -> range:
