@@ -34,11 +34,12 @@ def describe_data(
         return summary
     named = data.class_names or ()
     classes = (*named, *map(str, range(len(named), data.num_classes)))
-    counts = sum(
+    by_split = [
         np.bincount(pool.y[pool.rows.flat], minlength=data.num_classes)
         for split in get_args(Split)
         for pool in [data.get_pooled_split(split, range(data.num_clients))]
-    )
+    ]
+    counts = np.sum(by_split, axis=0)
     shares = counts / counts.sum()
     accuracies = {
         name: _compute_constant_accuracy(data, sorted(clients))

@@ -104,7 +104,7 @@ def get_constant_accuracy(data: Mapping[str, Any], group: str) -> float:
     NaN if it is unknown.
     """
     accuracies = data.get("constant_accuracy")
-    given = accuracies.get(group) if isinstance(accuracies, Mapping) else None
+    given: Any = accuracies.get(group) if isinstance(accuracies, Mapping) else None
     return float(given) if _is_number(given) else math.nan
 
 

@@ -360,7 +360,7 @@ def test_the_default_division_fits_any_file(
 ) -> None:
     """It is that of the file, or random rows of as many clients as have enough; both are said."""
     y = np.arange(rows) % 2
-    own = {"client_train": np.arange(rows) % 5} if has_clients else {}
+    own: dict[str, Any] = {"client_train": np.arange(rows) % 5} if has_clients else {}
     np.savez(tmp_path / "data.npz", x_train=np.ones((rows, 2), np.float32), y_train=y, **own)
     data = load_data(NpzSettings(path=str(tmp_path / "data.npz"), num_clients=given), 1)
     assert data.num_clients == clients
