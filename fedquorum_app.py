@@ -60,7 +60,8 @@ def run(
     Parameters
     ----------
     experiment : str
-        A preset, such as ``fedalign/fmnist``; by default ``fedalign/synth_low``.
+        A preset, such as ``fedalign/fmnist``; by default ``fedalign/synth_low``,
+        or ``custom`` if the settings choose other data.
     *overrides : str
         Overrides as on the command line, such as ``"strategy.cutoff=50"``.
     output : Path or str, optional

@@ -50,7 +50,7 @@ from client_app.node.policy import PolicyMod
 from client_app.training.local_sgd import Arrays
 from client_app.training.sequential import NO_STARTS, OnTrained, Result
 from client_app.training.update_sum import UpdateSum
-from conf import Settings, compose_settings
+from conf import ComposedConfig, compose_settings
 
 # Freeze imported objects: collecting through PyTorch would dominate the time of a message.
 gc.freeze()
@@ -87,7 +87,7 @@ def _apply_policy(message: Message, context: Context, call_next: ClientAppCallab
     """Let the owner of a device decide, before anything reads the data."""
     if CLIENT_ID not in context.node_config:  # the user owns all simulated nodes
         return call_next(message, context)
-    return PolicyMod(_get_settings)(message, context, call_next)
+    return PolicyMod(_compose)(message, context, call_next)
 
 
 def _apply_run_mods(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -102,7 +102,7 @@ def _wrap_with_mod(call_next: ClientAppCallable, mod: Mod) -> ClientAppCallable:
     return lambda message, context: mod(message, context, call_next)
 
 
-def _get_settings(context: Context) -> Settings:
+def _compose(context: Context) -> ComposedConfig:
     return _compose_settings(*_read_run_config(context.run_config))
 
 
@@ -377,9 +377,10 @@ def _read_run_config(run_config: Mapping[str, Any]) -> tuple[str, str]:
 
 @lru_cache(maxsize=1)
 def _build_node(experiment: str, overrides: str, data_path: str, *, deployed: bool) -> Node:
-    return Node(_compose_settings(experiment, overrides), data_path, deployed=deployed)
+    settings = _compose_settings(experiment, overrides).settings
+    return Node(settings, data_path, deployed=deployed)
 
 
 @lru_cache(maxsize=1)
-def _compose_settings(experiment: str, overrides: str) -> Settings:
-    return compose_settings(experiment, overrides).settings
+def _compose_settings(experiment: str, overrides: str) -> ComposedConfig:
+    return compose_settings(experiment, overrides)

@@ -13,6 +13,7 @@ import hydra
 from fedquorum.errors import SettingsError
 from fedquorum.records.settings import load_settings
 from fedquorum.rules.composition import RuleSet
+from fedquorum.sanitize import abbreviate
 from hydra._internal.hydra import Hydra
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
@@ -43,6 +44,7 @@ __all__ = [
     "adopt_config",
     "check_recorded_overrides",
     "check_settings",
+    "choose_experiment",
     "compose_job",
     "compose_overrides",
     "compose_settings",
@@ -97,7 +99,8 @@ def compose_settings(experiment: str = "", overrides: str = "") -> ComposedConfi
     Parameters
     ----------
     experiment : str
-        A file below ``conf/experiment``, without ending; empty for the default.
+        A file below ``conf/experiment``, without ending; empty for the default, which is
+        ``fedalign/synth_low``, or ``custom`` if the overrides choose other data.
     overrides : str
         Hydra overrides, read like a command line: ``"strategy.epsilon=0.1 seed=3"``.
 
@@ -163,8 +166,22 @@ def check_recorded_overrides(experiment: str, overrides: Iterable[str]) -> tuple
 _EXPERIMENT_PATTERN = re.compile(r"\w[\w-]*(/\w[\w-]*)*", re.ASCII)
 
 
+def choose_experiment(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return overrides with ``experiment=custom`` if they choose data, but no experiment.
+
+    The default preset is made for its own data set, SYNTH, alone.
+    """
+    pairs = [override.partition("=") for override in overrides]
+    chosen = [i for i, (key, _, value) in enumerate(pairs) if key == "data" and value != "synth"]
+    if not chosen or any(key.lstrip("+~") == "experiment" for key, _, _ in pairs):
+        return tuple(overrides)
+    position = chosen[0]  # beside another setting: argparse wants them together, among flags
+    return (*overrides[:position], "experiment=custom", *overrides[position:])
+
+
 def compose_overrides(overrides: tuple[str, ...]) -> ComposedConfig:
     """Return the checked settings of overrides, composed once per process."""
+    overrides = choose_experiment(overrides)
     if overrides not in _composed_configs:
         try:
             typed, experiment = _compose_from_cache(overrides)
@@ -251,6 +268,7 @@ def compose_job(overrides: tuple[str, ...]) -> Iterator[DictConfig]:
     SettingsError
         As in ``compose_settings``.
     """
+    overrides = choose_experiment(overrides)
     with start_hydra():
         config = _compose_with_hydra(overrides)
         adopt_config(config, str(config.hydra.runtime.choices.experiment), overrides)
@@ -301,7 +319,7 @@ def settings_from_yaml(text: str) -> Settings:
     for group, name in names.items():
         if name is not None and not isinstance(name, str):
             raise SettingsError(
-                f"{group}.name must be one of {', '.join(options(group))}, got {name}"
+                f"{group}.name must be one of {abbreviate(options(group))}, got {name}"
             )
     overrides = [f"{group}={name}" for group, name in names.items() if name is not None]
     typed, _ = copy.deepcopy(_compose_options(("experiment=custom", *overrides)))

@@ -6,6 +6,7 @@ from dataclasses import fields, is_dataclass
 from typing import get_type_hints
 
 from fedquorum.errors import SettingsError
+from fedquorum.sanitize import abbreviate
 from hydra.errors import OverrideParseException
 
 from conf.grammar import explain_syntax
@@ -148,7 +149,9 @@ def explain_unknown_setting(parent: str, name: str, known: Sequence[str], hint: 
     subject = f"{parent} has" if parent else "there are"
     key = f"{parent}.{name}" if parent else name
     shown = [setting for setting in known if not setting.startswith("_")]
-    problem = f"{key} is not a setting; {subject} {', '.join(shown) or 'none'}, got {name!r}"
+    problem = (
+        f"{key} is not a setting; {subject} {abbreviate(shown, near=name) or 'none'}, got {name!r}"
+    )
     return problem + (hint or _find_elsewhere(parent, name) or format_suggestion(name, shown))
 
 
@@ -172,8 +175,12 @@ def _find_elsewhere(parent: str, name: str) -> str:
 
 
 def _explain_unknown_option(group: str, name: str) -> str:
-    known = ", ".join(options(group))
-    return f"{group} must be one of {known}, got {name!r}{_suggest_option(group, name)}"
+    known = options(group)
+    shown = abbreviate(known, near=name)
+    all_names = " (fedquorum --help lists all)" if "..." in shown else ""
+    return (
+        f"{group} must be one of {shown}, got {name!r}{_suggest_option(group, name) or all_names}"
+    )
 
 
 def _suggest_option(group: str, name: str) -> str:
@@ -210,7 +217,7 @@ def _explain_group_value(key: str, value: str) -> str:
         hint = f" (type {group}=custom {key}.path={value})"
     else:
         hint = f"; type {group}=NAME{_suggest_option(group, value)}"
-    return f"{key} is not a setting; {group} has {', '.join(known)}, got {value}{hint}"
+    return f"{key} is not a setting; {group} has {abbreviate(known, near=value)}, got {value}{hint}"
 
 
 def _suggest_input(key: str) -> str:
@@ -236,7 +243,7 @@ def _explain_invalid_choice(override: str) -> str:
     if group not in ("experiment", *GROUPS, *PARTS):
         return ""
     if override.startswith("~"):
-        return f"{group} must be one of {', '.join(options(group))}, got {override}"
+        return f"{group} must be one of {abbreviate(options(group))}, got {override}"
     if value.startswith("["):
         return _explain_multiple_values(group, value.strip("[] ").replace(" ", ""))
     for name, given in re.findall(r"(\w+)\s*:\s*([^,{}]+)", value):

@@ -38,6 +38,10 @@ from client_app.data.summary import DataSummary, describe_inputs, describe_targe
 from conf.schema.checks import check_clients
 from conf.schema.data import CsvSettings, NaturalSettings, PartitionedSettings, get_num_clients
 
+MAX_CLIENTS, MIN_CLIENTS = 60, 2
+MIN_TRAIN_ROWS, MIN_TEST_ROWS = 20, 5
+"""The bounds of ``data.partition=auto``: clients, and the rows of each of more than two."""
+
 Divisible = PartitionedSettings | CsvSettings
 """The settings of a data set that one process divides among its clients."""
 
@@ -69,7 +73,7 @@ class PartitionedData:
     """
 
     def __init__(self, arrays: LabeledArrays, settings: Divisible, seed: int) -> None:
-        self._settings = settings
+        self._settings = settings = _choose_division(settings, arrays)
         self._seed = seed
         arrays, partition = _partition_clients(arrays, settings, seed)
         self._partition = _add_validation(arrays, partition, settings.validation_fraction, seed)
@@ -108,6 +112,7 @@ class PartitionedData:
             rows=sum(
                 len(part.flat) for part in (partition.train, partition.test, partition.validation)
             ),
+            division=_describe_division(self._settings, self.num_clients),
             dropped_clients=partition.dropped_clients,
         )
 
@@ -192,6 +197,32 @@ def _build_client_data(arrays: LabeledArrays, split: ClientSplit) -> ClientData:
         arrays.y_test[split.test],
         (to_inputs(arrays.x_train[split.validation]), arrays.y_train[split.validation]),
     )
+
+
+def _choose_division(settings: Divisible, arrays: LabeledArrays) -> Divisible:
+    """Return the settings with the division that ``data.partition=auto`` means for this data."""
+    if not isinstance(settings, NaturalSettings) or settings.partition != "auto":
+        return settings
+    if arrays.client_train is not None:
+        return replace(settings, partition="natural")
+    num_train, num_test = len(arrays.y_train), len(arrays.y_test)
+    if arrays.pooled:
+        num_test = int(settings.test_fraction * num_train)
+        num_train -= num_test
+    fitting = min(MAX_CLIENTS, num_train // MIN_TRAIN_ROWS, num_test // MIN_TEST_ROWS)
+    return replace(
+        settings, partition="iid", num_clients=settings.num_clients or max(MIN_CLIENTS, fitting)
+    )
+
+
+def _describe_division(settings: Divisible, num_clients: int) -> str:
+    """Return how the rows became those of the clients, in words."""
+    if isinstance(settings, CsvSettings):
+        return ""
+    if settings.partition == "natural":
+        return "the data's own clients (data.partition=natural)"
+    rows = "equally many random rows each" if settings.partition == "iid" else "artificial"
+    return f"{num_clients:,} clients, {rows} (data.partition={settings.partition})"
 
 
 def _partition_clients(

@@ -1,18 +1,16 @@
 """Describe how a data set was interpreted, at the start of a run and in its manifest."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fedquorum.sanitize import sanitize
+from fedquorum.records.data_facts import list_data_lines
 
 TARGET_TEXTS = {
     "sequence": "the next of {} tokens",
     "number": "a number",
     "class": "one of {} classes",
 }
-MAX_LISTED_NAMES = 8
-MAX_NAMES_LENGTH = 300
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,8 @@ class DataSummary:
         The clients with fewer rows than ``data.min_samples``, and their number of rows.
     dropped_columns : mapping of str to str
         The columns that were automatically excluded from the inputs, and what they seem to hold.
+    division : str
+        How the rows became those of the clients, in words; empty for a table.
     client_names : tuple of str
         The clients' names by id; empty if the data does not name them. They are printed, but not
         part of the manifest, because ``population.parquet`` has them.
@@ -50,8 +50,9 @@ class DataSummary:
         The columns with categories that became "other", and how many categories did.
     files_passed_over : mapping of str to int
         The kinds of files in a folder that were not read, such as ``.gif``, and how many.
-    target_scale : mapping of str to float
-        The ``mean`` and ``deviation`` by which the targets of a regression are scaled.
+    constant_accuracy : mapping of str to float
+        The test accuracy of always guessing the largest class, by group of clients; see
+        ``client_app.data.describe``.
     warnings : tuple of str
         Possible misinterpretations, one sentence each.
     """
@@ -62,6 +63,7 @@ class DataSummary:
     rows: int | None = None
     dropped_clients: Mapping[str, int] = field(default_factory=dict)
     dropped_columns: Mapping[str, str] = field(default_factory=dict)
+    division: str = ""
     client_names: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     categories: Mapping[str, int] = field(default_factory=dict)
@@ -70,7 +72,7 @@ class DataSummary:
     invalid: Mapping[str, int] = field(default_factory=dict)
     other_categories: Mapping[str, int] = field(default_factory=dict)
     files_passed_over: Mapping[str, int] = field(default_factory=dict)
-    target_scale: Mapping[str, float] = field(default_factory=dict)
+    constant_accuracy: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,37 +81,9 @@ class DataSummary:
         del facts["client_names"]
         return {**facts, "numbers": list(self.numbers), "warnings": list(self.warnings)}
 
-    def format_lines(self, name: str) -> Iterator[str]:
-        """Yield lines to print; ``name`` is that of the data set."""
-        rows = "" if self.rows is None else f", {self.rows:,} rows"
-        yield sanitize(
-            f"Data {name}: {_format_clients(self.clients)}{rows}; target {self.target}; inputs "
-            f"{self.inputs}",
-            MAX_NAMES_LENGTH,
-        )
-        if self.dropped_clients:
-            clients = _join_names(
-                f"{client} ({rows})" for client, rows in self.dropped_clients.items()
-            )
-            yield sanitize(
-                f"Left out by data.min_samples: {_format_clients(len(self.dropped_clients))} with "
-                f"too few rows: {clients}",
-                MAX_NAMES_LENGTH,
-            )
-        if self.dropped_columns:
-            columns = _join_names(
-                f"{column} ({why})" for column, why in self.dropped_columns.items()
-            )
-            yield sanitize(
-                f"Columns left out: {columns}. data.columns takes the columns that it names.",
-                MAX_NAMES_LENGTH,
-            )
-        for warning in self.warnings:
-            yield sanitize(f"Warning: {warning}", MAX_NAMES_LENGTH)
-
-
-def _format_clients(count: int) -> str:
-    return f"{count:,} client" + ("" if count == 1 else "s")
+    def format_lines(self, name: str) -> list[str]:
+        """Return lines to print; ``name`` is that of the data set."""
+        return list_data_lines(name, self.to_dict(), self.client_names)
 
 
 def describe_target(target: str, num_classes: int) -> str:
@@ -121,10 +95,3 @@ def describe_inputs(input_shape: Sequence[int], num_tokens: int | None) -> str:
     """Return the inputs in words."""
     shape = " x ".join(map(str, input_shape))
     return f"{shape} numbers" if num_tokens is None else f"{shape} of {num_tokens:,} tokens"
-
-
-def _join_names(names: Iterator[str]) -> str:
-    """Join names with commas, at most ``MAX_LISTED_NAMES`` of them."""
-    listed = list(names)
-    more = f", and {len(listed) - MAX_LISTED_NAMES} more" if len(listed) > MAX_LISTED_NAMES else ""
-    return ", ".join(listed[:MAX_LISTED_NAMES]) + more

@@ -16,6 +16,7 @@ from fedquorum.flower.mods import (
     ResponseTimeMod,
 )
 from fedquorum.rules.parameters import Interval
+from fedquorum.sanitize import abbreviate
 from flwr.clientapp.typing import Mod
 from torch import nn
 
@@ -246,7 +247,7 @@ def compute_hosted_clients(node_config: dict[str, Any], num_clients: int) -> Seq
     if "partition-id" not in node_config or "num-partitions" not in node_config:
         raise SettingsError(
             "the node config must hold client-id, or partition-id and num-partitions, got "
-            f"{', '.join(sorted(node_config)) or 'nothing'}"
+            f"{abbreviate(sorted(node_config)) or 'nothing'}"
         )
     return range(int(node_config["partition-id"]), num_clients, int(node_config["num-partitions"]))
 

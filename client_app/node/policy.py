@@ -39,7 +39,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.logger import log
 from flwr.supercore.utils import get_flwr_home
 
-from conf import Settings
+from conf import ComposedConfig, Settings
 from conf.schema.privacy import ClippingSettings, FixedClippingSettings
 
 POLICY_FILE = "node.yaml"
@@ -329,11 +329,11 @@ class PolicyMod:
 
     Parameters
     ----------
-    get_settings : callable
-        Returns the settings of the run of a context.
+    compose : callable
+        Returns the settings and the experiment of the run of a context.
     """
 
-    get_settings: Callable[[Context], Settings]
+    compose: Callable[[Context], ComposedConfig]
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Check one message against the policy, and return the reply."""
@@ -346,8 +346,8 @@ class PolicyMod:
         usage = UsageLog(get_flwr_home() / USAGE_FILE)
         try:
             policy = load_policy(path)
-            experiment = str(context.run_config["experiment"])
-            problem = policy.find_problem(self.get_settings(context), experiment)
+            composed = self.compose(context)
+            problem = policy.find_problem(composed.settings, composed.experiment)
             if problem is None and kind == MessageType.TRAIN and policy.per_day != DailyLimit():
                 problem = usage.count_round(policy.per_day)
         except SettingsError as error:

@@ -15,6 +15,7 @@ from fedquorum.server.quorum import Quorum
 
 from conf.schema.availability import CLASS_RATES, RandomAvailabilitySettings
 from conf.schema.data import (
+    DATA_DIVISIONS,
     CsvSettings,
     DataSettings,
     HfSettings,
@@ -76,6 +77,7 @@ def check_values(settings: Settings) -> None:
         _check_priority(settings.data, settings.data.num_clients)
         _check_num_clients(settings.data)
         _check_shards(settings.data)
+        _check_division(settings.data)
         _check_device_data(settings.data)
         _check_columns(settings.data)
         _check_texts(settings.data)
@@ -224,7 +226,7 @@ def _check_priority_weights(data: DataSettings, num_clients: int | None) -> None
 
 
 def _check_num_clients(data: DataSettings) -> None:
-    has_clients = isinstance(data, PartitionedSettings) and data.partition in {"natural", "device"}
+    has_clients = isinstance(data, PartitionedSettings) and data.partition in DATA_DIVISIONS
     if not has_clients and not isinstance(data, CsvSettings):
         get_num_clients(data)
 
@@ -237,6 +239,28 @@ def _check_shards(data: DataSettings) -> None:
             f"data.samples_per_shard must be at most data.shard_size ({data.shard_size}), "
             f"got {data.samples_per_shard}"
         )
+
+
+def _check_division(data: DataSettings) -> None:
+    """Refuse settings of artificial divisions where the data chooses the division."""
+    if not isinstance(data, NpzSettings) or data.partition != "auto":
+        return
+    defaults = {item.name: item.default for item in fields(data)}
+    for key, partition in _DIVISION_SETTINGS.items():
+        if getattr(data, key) != defaults[key]:
+            raise SettingsError(
+                f"data.{key} must be with data.partition={partition}, got {getattr(data, key)} "
+                "with auto, which is natural or iid"
+            )
+
+
+_DIVISION_SETTINGS = {
+    "shards_per_client": "shards",
+    "shard_size": "shards",
+    "samples_per_shard": "shards",
+    "alpha": "dirichlet, proportional or quantity",
+}
+"""Settings of some divisions, and these divisions."""
 
 
 def _check_device_data(data: DataSettings) -> None:

@@ -27,6 +27,8 @@ TEXT_LENGTH = Interval(low=2, integer=True)
 HASHED_WORDS = Interval(low=8, integer=True)
 TABLE_FILES = FilePath("a .csv, .parquet or .xlsx file, or a folder of such")
 PARTITIONS = ("shards", "dirichlet", "proportional", "iid", "quantity")
+DATA_DIVISIONS = ("natural", "device", "auto")
+"""The values of ``data.partition`` with which the data may determine the number of clients."""
 
 
 @dataclass
@@ -139,7 +141,7 @@ class NaturalSettings(PartitionedSettings):
     min_samples: int | None = parameter(None, MIN_SAMPLES)
 
     def __post_init__(self) -> None:
-        if self.num_clients is None and self.partition not in {"natural", "device"}:
+        if self.num_clients is None and self.partition not in DATA_DIVISIONS:
             self.num_clients = 60
 
 
@@ -147,9 +149,9 @@ class NaturalSettings(PartitionedSettings):
 class NpzSettings(NaturalSettings):
     """``x_train``, ``y_train``, ``x_test`` and ``y_test`` of a NumPy file.
 
-    ``fedquorum data=npz data.path=FILE`` divides them into single-class shards. A file with
-    ``client_train``, and perhaps ``client_test``, comes with clients: ``fedquorum
-    experiment=custom data=npz data.path=FILE data.partition=natural``.
+    ``fedquorum data=npz data.path=FILE``. ``partition`` auto: natural if the file has
+    ``client_train``, and perhaps ``client_test``. Otherwise iid, with at most 60 clients such that
+    each has at least 20 training and 5 test rows if ``num_clients`` is null.
 
     See ``client_app.data.sources.npz``. ``regression``: targets are numbers, not classes.
 
@@ -161,7 +163,7 @@ class NpzSettings(NaturalSettings):
     name: str = "npz"
     path: str = parameter("", FilePath("an .npz file"))
     priority: Any = "heterogeneous"
-    partition: str = parameter("shards", OneOf((*PARTITIONS, "natural", "device")))
+    partition: str = parameter("auto", OneOf((*PARTITIONS, *DATA_DIVISIONS)))
     regression: bool = False
     input_shape: list[int] | None = field(default=None, metadata={"allowed": POSITIVE_INTS})
     num_classes: int | None = parameter(None, POSITIVE_INT)

@@ -57,8 +57,10 @@ def show_clients(overrides: Sequence[str], output: Path) -> None:
         format_totals,
         write_clients_csv,
     )
+    from server_app.runs.first_lines import describe_run_data, list_first_lines
 
     settings = composed.settings
+    first_lines = [*list_first_lines(composed, describe_run_data(settings))]
     rows = build_client_rows(settings)
     title = f"{composed.experiment}: {settings.data.name}, seed {settings.seed}"
     output = output.absolute()
@@ -75,7 +77,11 @@ def show_clients(overrides: Sequence[str], output: Path) -> None:
     table = build_clients_table(rows, title)
     dropped_columns = fit_to_console(table, console, keep=4)
     console.print(table)
-    lines = [format_totals(rows), *find_data_warnings(rows, settings.client.batch_size)]
+    lines = [
+        *first_lines,
+        format_totals(rows),
+        *find_data_warnings(rows, settings.client.batch_size),
+    ]
     if dropped_columns:
         lines.append(f"Columns left out at this width, all in clients.csv: {dropped_columns}")
     for line in lines:

@@ -18,7 +18,14 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from conf import Settings
-from conf.compose import CONFIG_NAME, compose_job, compose_overrides, parse_override, quote
+from conf.compose import (
+    CONFIG_NAME,
+    choose_experiment,
+    compose_job,
+    compose_overrides,
+    parse_override,
+    quote,
+)
 from conf.mistakes import explain, refuse_dotted_groups
 from server_app.cli.help import format_help
 from server_app.runs.job import (
@@ -40,7 +47,7 @@ def main() -> None:
     try:
         arguments = merge_resumed_overrides(sys.argv[1:])
         flags = {argument for argument in arguments if argument.startswith("-")}
-        sys.argv[1:] = arguments
+        sys.argv[1:] = choose_experiment(arguments)
         _check_flags(arguments)
         if flags & {"-h", "--help"}:
             print(format_help([item for item in arguments if not item.startswith("-")]), end="")
@@ -154,7 +161,7 @@ def prepare_sweep_overrides(overrides: Sequence[str]) -> list[str]:
     """
     refuse_dotted_groups(overrides, refuse_parts=True)
     compose_overrides(tuple(item for item in overrides if item.startswith(_SWEEP_PREFIXES)))
-    return [_defer_to_jobs(argument) for argument in overrides]
+    return [_defer_to_jobs(argument) for argument in choose_experiment(overrides)]
 
 
 def _defer_to_jobs(argument: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedquorum.errors import FedQuorumError, SettingsError
 from fedquorum.records.run_dir import create_run_directory
+from fedquorum.sanitize import abbreviate
 from hydra.core.override_parser.types import Override
 
 from conf import Settings
@@ -130,7 +131,8 @@ def _split_overrides(overrides: Sequence[str]) -> tuple[dict[str, Override], lis
         elif key.isidentifier() and key not in RUN_SETTINGS:
             raise SettingsError(
                 f"{key} is neither a setting of a study ({', '.join(allowed)}) nor of its runs"
-                f" ({', '.join(RUN_SETTINGS)})" + format_suggestion(key, (*allowed, *RUN_SETTINGS))
+                f" ({abbreviate(RUN_SETTINGS, near=key)})"
+                + format_suggestion(key, (*allowed, *RUN_SETTINGS))
             )
         else:
             run_overrides.append(override)

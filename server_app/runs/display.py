@@ -4,7 +4,7 @@ import math
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import median_low
@@ -13,7 +13,12 @@ from typing import Any, Self
 
 from fedquorum.contrib import REPORTED_METRICS
 from fedquorum.records.callback import FinishedRound, RunCallback
-from fedquorum.records.round_record import OPTIONAL_GROUPS, TEST_GROUPS, RoundRecord
+from fedquorum.records.round_record import (
+    OPTIONAL_GROUPS,
+    TEST_GROUPS,
+    RoundRecord,
+    format_coverage,
+)
 from fedquorum.report.terminal import format_time_left
 from fedquorum.rules.description import Goal
 from fedquorum.rules.metrics import get_metric
@@ -44,6 +49,7 @@ STATISTICS = (
     ("worst", "worst client"),
     ("best", "best client"),
 )
+MISSING = "-"
 FAIRNESS_STATISTICS = (
     ("worst10", "worst 10 %"),
     ("best10", "best 10 %"),
@@ -69,12 +75,15 @@ class DisplaySpec:
         The number of clients, for the statistics of participation.
     priority : frozenset of int
         The ids of the priority clients, whose updates the final table counts separately.
+    constant_accuracy : mapping of str to float
+        The test accuracy of always guessing the largest class, by group of clients.
     """
 
     metric: str
     goal: Goal
     num_clients: int = 0
     priority: frozenset[int] = frozenset()
+    constant_accuracy: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def metric_name(self) -> str:
@@ -102,10 +111,16 @@ class DisplaySpec:
         """The statistics over clients to show, each with its name."""
         return (*STATISTICS, *(FAIRNESS_STATISTICS if self.goal is Goal.FAIRNESS else ()))
 
+    def format_test(self, values: Mapping[str, float] | None) -> str:
+        """Return the test metric of a group, and of how many clients it is if some have none."""
+        text = self.format_metric(self.metric, (values or {}).get(self.metric))
+        coverage = format_coverage(values or {})
+        return f"{text} ({coverage})" if coverage and text != MISSING else text
+
     def format_metric(self, name: str, value: float | None) -> str:
         """Return the metric, or a statistic of it over clients, as text."""
         if value is None or math.isnan(value):
-            return "-"
+            return MISSING
         in_percent = name in FRACTION_STATISTICS or self.is_fraction
         return f"{value:.1%}" if in_percent else f"{value:.4f}"
 
@@ -118,8 +133,9 @@ class RunTotals:
     ----------
     rounds, empty_rounds : int
         Number of rounds, and number of rounds without an admitted update.
-    admitted, transferred_bytes : int
-        Updates admitted and bytes sent both ways, in all rounds.
+    admitted, broken, transferred_bytes : int
+        Updates admitted, clients that failed or whose updates were rejected, and bytes sent both
+        ways, in all rounds.
     seconds : float
         Duration of all rounds.
     theta_sum, rounds_with_theta : float, int
@@ -137,6 +153,7 @@ class RunTotals:
     rounds: int = 0
     empty_rounds: int = 0
     admitted: int = 0
+    broken: int = 0
     transferred_bytes: int = 0
     seconds: float = 0.0
     theta_sum: float = 0.0
@@ -153,6 +170,7 @@ class RunTotals:
             rounds=self.rounds + 1,
             empty_rounds=self.empty_rounds + (record.admitted == 0),
             admitted=self.admitted + record.admitted,
+            broken=self.broken + record.failed + record.rejected,
             transferred_bytes=self.transferred_bytes + record.bytes_down + record.bytes_up,
             seconds=self.seconds + record.duration_seconds,
             theta_sum=self.theta_sum + (record.theta or 0.0),
@@ -182,6 +200,11 @@ class Display(RunCallback):
         Determines which statistics to show.
     totals : RunTotals
         The totals of the earlier rounds of a resumed run; later also of the rounds shown.
+
+    Attributes
+    ----------
+    last_problem : str
+        The last reason for which a client failed or its update was rejected.
     """
 
     def __init__(
@@ -193,6 +216,7 @@ class Display(RunCallback):
         totals: RunTotals = NO_TOTALS,
     ) -> None:
         self.totals = totals
+        self.last_problem = ""
         self._console = console
         self._spec = spec
         self._rounds = rounds
@@ -222,6 +246,12 @@ class Display(RunCallback):
     def end_round(self, finished: FinishedRound) -> None:
         """Show one round, and add it to the totals."""
         self.totals = self.totals.add_round(finished.record)
+        problems = (
+            f"client {decision.client}: {decision.reason}"
+            for decision in finished.report.decisions
+            if decision.status in {"failed", "rejected"}
+        )
+        self.last_problem = next(problems, self.last_problem)
         self.show(finished.record)
 
     def show(self, record: RoundRecord) -> None:
@@ -288,7 +318,7 @@ def format_round(record: Mapping[str, Any], spec: DisplaySpec) -> str:
     loss, test = record["global_loss"], record["test"]
     words = [] if loss is None or math.isnan(loss) else [f"loss {loss:.4f}"]
     words += [
-        f"test {spec.metric_name} {spec.format_metric(spec.metric, test[group].get(spec.metric))}"
+        f"test {spec.metric_name} {spec.format_test(test[group])}"
         for group in spec.select_groups(test or {})[:1]
     ]
     words.append(f"admitted {record['admitted']} of {record['selected']} selected")
@@ -324,8 +354,13 @@ def build_final_table(
         table.add_column(group.replace("_", "-"), justify="right")
     if totals.test:
         tested = [totals.test[group] or {} for group in groups]
-        by_data = (spec.metric, f"test {spec.metric_name}, by data")
-        for key, name in (by_data, *((key, f"  {name}") for key, name in spec.statistics)):
+        name = f"test {spec.metric_name}, by data"
+        table.add_row(name, *(spec.format_test(values) for values in tested))
+        if spec.metric == "accuracy" and spec.constant_accuracy:
+            constants = [spec.constant_accuracy.get(group) for group in groups]
+            name = "  always guessing the largest class"
+            table.add_row(name, *(spec.format_metric("accuracy", one) for one in constants))
+        for key, name in ((key, f"  {name}") for key, name in spec.statistics):
             table.add_row(name, *(spec.format_metric(key, values.get(key)) for values in tested))
         for key, name in _list_report_statistics(tested):
             table.add_row(name, *(spec.format_metric(key, values.get(key)) for values in tested))

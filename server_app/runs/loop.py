@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedquorum import ComposedStrategy
-from fedquorum.errors import SettingsError
+from fedquorum.errors import RunError, SettingsError
 from fedquorum.flower.codec import decode_arrays, encode_arrays
 from fedquorum.records.callback import RunCallback
 from fedquorum.records.checkpoint import Checkpoint, CheckpointStore
@@ -23,6 +23,7 @@ from flwr.serverapp import Grid
 from rich.console import Console
 
 from client_app.data import FederatedData, load_data
+from client_app.data.describe import describe_data
 from client_app.data.summary import DataSummary
 from client_app.training.numerics import NumericsInfo
 from conf import ComposedConfig, Settings
@@ -42,6 +43,7 @@ from server_app.runs.display import (
     build_final_table,
     format_final_message,
 )
+from server_app.runs.first_lines import list_evaluated_groups, list_first_lines
 from server_app.runs.numerics import build_manifest_entry, check_numerics, detect_numerics
 from server_app.runs.privacy import (
     PrivacyLedger,
@@ -92,13 +94,15 @@ def run_rounds(
     check_private_model(settings.privacy, decode_arrays(arrays))
     console = Console(force_jupyter=False)  # prints to sys.stdout, which others can redirect
     title = f"{method_title(settings.strategy.name)} on {settings.data.name}"
-    spec = _build_display_spec(settings, strategy)
     numerics = _get_numerics(composed, data, grid)
     directory, start = _start_or_resume(composed, output_dir, numerics, console)
     if start is not None and start.server_round > 0:
         arrays = _resume_run(grid, strategy, settings, start, arrays)
     spent = _compute_privacy_spent(directory, start, settings, len(population.clients))
-    summary = _print_data_summary(data, settings.data.name, console)
+    summary = describe_data(data, list_evaluated_groups(population), names=settings.data.names)
+    spec = _build_display_spec(settings, strategy, summary)
+    for line in list_first_lines(composed, summary):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
     with create_run_writer(
         directory,
         composed,
@@ -133,6 +137,7 @@ def run_rounds(
         finally:
             _save_models(runner)
         _stop_early(records, settings, to_run, console)
+        _check_any_update(display)
     table = build_final_table(
         display.totals,
         title,
@@ -145,6 +150,25 @@ def run_rounds(
         format_final_message(records.directory), soft_wrap=True, markup=False, highlight=False
     )
     return records.directory
+
+
+def _check_any_update(display: Display) -> None:
+    """Refuse a run whose clients all failed: its model is the initial one.
+
+    A run without an update because no client was available, or none may change the model, is not
+    wrong.
+
+    Raises
+    ------
+    RunError
+        The message has the last reason.
+    """
+    totals = display.totals
+    if totals.broken and not totals.admitted:
+        raise RunError(
+            f"no client's update counted in any of {totals.rounds} rounds, so the model is the "
+            f"initial one; {display.last_problem or 'the reasons are in clients/'}"
+        )
 
 
 def _compute_round_range(settings: Settings, start: Checkpoint | None) -> range:
@@ -170,25 +194,25 @@ def _save_models(runner: Runner) -> None:
         runner.records.save_model(decode_arrays(mean), MEAN_MODEL)
 
 
-def _print_data_summary(data: FederatedData, name: str, console: Console) -> DataSummary:
-    """Print how the data was interpreted, and return that summary."""
-    summary = data.summary
-    for line in summary.format_lines(name):
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
-    return summary
-
-
 def _get_numerics(composed: ComposedConfig, data: FederatedData, grid: Grid) -> NumericsInfo:
     device = grid.device if isinstance(grid, SimulationGrid) else None
     in_process = isinstance(grid, InProcessGrid)
     return detect_numerics(composed, data, in_process=in_process, device=device)
 
 
-def _build_display_spec(settings: Settings, strategy: ComposedStrategy) -> DisplaySpec:
+def _build_display_spec(
+    settings: Settings, strategy: ComposedStrategy, summary: DataSummary
+) -> DisplaySpec:
     """Return which statistics to display for this run."""
     goal = get_goal(settings.strategy.name, strategy.rules)
     clients, priority = strategy.population.clients, strategy.population.priority
-    return DisplaySpec(get_evaluation_metric(settings), goal, len(clients), frozenset(priority))
+    return DisplaySpec(
+        get_evaluation_metric(settings),
+        goal,
+        len(clients),
+        frozenset(priority),
+        summary.constant_accuracy,
+    )
 
 
 def _build_numerics_entry(

@@ -4,8 +4,10 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from fedquorum.records.data_facts import get_constant_accuracy, suggest_metric
 from fedquorum.records.reader import load_run
 from fedquorum.rules.parameters import FloatRange
 
@@ -76,7 +78,8 @@ def build_study_result(
     decision = None
     if len(seeds) >= MIN_SEEDS and len(scores) > 1:
         decision = decide_best_method(scores, baseline, min_effect, confidence=study.confidence)
-    caveats = _collect_caveats(comparison, jobs, min_effect, data)
+    data_summary = _read_data_summary(comparison, jobs)
+    caveats = _collect_caveats(comparison, jobs, min_effect, data, data_summary)
     return StudyResult(
         goal=study.goal_kind.value,
         data=_get_data_name(comparison),
@@ -101,7 +104,15 @@ def build_study_result(
         spent=_build_budget_use(jobs, decision, len(seeds)),
         tuning_seeds=get_tuning_seeds(comparison),
         command=_format_command(overrides, study, jobs),
+        data_summary=data_summary,
     )
+
+
+def _read_data_summary(comparison: MethodComparison, jobs: StudyJobs) -> Mapping[str, Any]:
+    """Return how the baseline's first run interpreted its data; empty without runs."""
+    if not comparison.baseline.runs:
+        return {}
+    return load_run(jobs.runner.directory / comparison.baseline.runs[0].folder).data
 
 
 def _get_data_name(comparison: MethodComparison) -> str:
@@ -174,6 +185,7 @@ def _collect_caveats(
     jobs: StudyJobs,
     min_effect: float,
     data: tuple[FederatedData, FederatedData] | None,
+    data_summary: Mapping[str, Any],
 ) -> tuple[str, ...]:
     """Collect the caveats of the result, those that may overturn it first."""
     results = [
@@ -192,7 +204,8 @@ def _collect_caveats(
         clients = read_last_evaluations(load_run(folder), comparison.metric)
     pooled = data is not None and _has_pooled_rows(comparison, data)
     return (
-        *filter(None, [_check_guessing(comparison, results, min_effect, data)]),
+        *filter(None, [_check_guessing(comparison, results, min_effect, data, data_summary)]),
+        *filter(None, [_describe_large_class(comparison, data_summary)]),
         *find_comparison_caveats(results, comparison.metric, min_effect, pooled=pooled),
         *(() if data is None else find_data_caveats(data[1], comparison.metric)),
         *_find_group_caveats(comparison, data),
@@ -206,12 +219,33 @@ def _check_guessing(
     results: Sequence[MethodResult],
     min_effect: float,
     data: tuple[FederatedData, FederatedData] | None,
+    data_summary: Mapping[str, Any],
 ) -> str:
     """Return the caveat that no method beats guessing; the server of devices cannot check it."""
     if data is None or data[1].target != "class":
         return ""
     client_group, classes = describe_score_group(comparison.score), data[1].num_classes
-    return find_guessing_caveat(results, client_group, comparison.metric, classes, min_effect)
+    return find_guessing_caveat(
+        results,
+        client_group,
+        comparison.metric,
+        classes,
+        min_effect,
+        constant_accuracy=_get_constant_accuracy(comparison, data_summary),
+    )
+
+
+def _get_constant_accuracy(comparison: MethodComparison, data_summary: Mapping[str, Any]) -> float:
+    """Return the score of always guessing the largest class, NaN if it is no mean accuracy."""
+    group, _, number = comparison.score.partition(".")
+    known = number == "accuracy" == comparison.metric
+    return get_constant_accuracy(data_summary, group) if known else math.nan
+
+
+def _describe_large_class(comparison: MethodComparison, data_summary: Mapping[str, Any]) -> str:
+    """Return the caveat that one class has most rows, so that accuracy says little."""
+    text = suggest_metric(data_summary, comparison.metric)
+    return f"{text}." if text else ""
 
 
 def _find_group_caveats(

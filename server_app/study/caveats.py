@@ -366,9 +366,17 @@ def find_comparison_caveats(
 
 
 def find_guessing_caveat(
-    methods: Sequence[MethodResult], client_group: str, metric: str, classes: int, margin: float
+    methods: Sequence[MethodResult],
+    client_group: str,
+    metric: str,
+    classes: int,
+    margin: float,
+    *,
+    constant_accuracy: float = math.nan,
 ) -> str:
-    """Return the caveat that no method beats a model with equal class probabilities, or "".
+    """Return the caveat that no method beats a model that has learned nothing, or "".
+
+    That model gives each class the same probability or, for accuracy, guesses the largest class.
 
     A tuning by the worst clients' loss may choose learning rates so small that the model hardly
     changes, if every larger step helps other clients only. Then the methods are equal and useless.
@@ -384,6 +392,8 @@ def find_guessing_caveat(
         The number of classes.
     margin : float
         The largest difference that counts as none, in the metric's unit.
+    constant_accuracy : float
+        The accuracy of always guessing the largest class; NaN if it is unknown.
     """
     unit = Unit.for_metric(metric, margin)
     scores = {
@@ -395,6 +405,8 @@ def find_guessing_caveat(
         return ""
     best = max(scores, key=scores.__getitem__)
     guess, score = GUESSING_SCORES[metric](classes), unit.sign * scores[best]
+    if metric == "accuracy" and constant_accuracy > guess:
+        guess = constant_accuracy
     if scores[best] > unit.sign * guess:
         return ""
     in_unit = " %" if unit.unit == "points" else f" {unit.unit}"

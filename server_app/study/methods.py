@@ -9,6 +9,7 @@ from fedquorum.registry import NAMED_STRATEGIES, StrategyEntry
 from fedquorum.rules.description import Goal
 from fedquorum.rules.parameters import Choices, FloatRange, RelativeRange
 from fedquorum.rules.server_optimizer import SERVER_OPTIMIZERS
+from fedquorum.sanitize import abbreviate
 
 from conf import Settings
 from conf.options import format_suggestion, options
@@ -96,8 +97,8 @@ def _parse_method(setting: str, phrase: str) -> StudyMethod:
     strategies = options("strategy")
     if strategy not in strategies:
         raise SettingsError(
-            f"{setting} must begin with a strategy ({', '.join(strategies)}), got {strategy}"
-            + format_suggestion(strategy, strategies)
+            f"{setting} must begin with a strategy ({abbreviate(strategies, near=strategy)}), got "
+            f"{strategy}" + format_suggestion(strategy, strategies)
         )
     if wrong := [override for override in overrides if "=" not in override]:
         raise SettingsError(

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedquorum.io import atomic_write
+from fedquorum.records.data_facts import list_data_facts
+from fedquorum.report.data import MAX_PAGE_NAMES
 from fedquorum.report.page import encode_plotly, escape_script_json, get_templates
 from fedquorum.report.tables import TextTable
 from fedquorum.sanitize import sanitize
@@ -100,6 +102,7 @@ def render_study_page(result: StudyResult, *, engine: str = "") -> str:
             tuning=[_build_plot(chart) for chart in build_tuning_charts(result)],
             tuning_note=_format_tuning_note(result),
             facts=dict(_list_facts(result, engine)),
+            data_facts=list_data_facts(result.data_summary, limit=MAX_PAGE_NAMES),
             command=sanitize(result.command, MAX_SENTENCE_LENGTH),
             runs=build_seed_runs_table(result),
             plotly=encode_plotly(),

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,8 @@ class SeedRun:
     measures : mapping
         Other numbers of the last round by name: ``all``, ``priority``, ``non_priority``,
         ``held_out`` (means of the metric over these clients, if there are any), and over all
-        clients ``worst10``, ``best10``, ``gini``, ``std`` and ``jain``.
+        clients ``worst10``, ``best10``, ``gini``, ``std`` and ``jain``. Of the score's clients,
+        ``evaluated`` is the number, and ``left_out`` that of clients without the metric.
     clients : mapping
         The metric on each client's test split, by client id.
     curve : ScoreCurve
@@ -182,6 +183,8 @@ class StudyResult:
     tuning_seeds : tuple of int
     command : str
         The command that repeats the study.
+    data_summary : mapping
+        How the first compared run interpreted its data, as in its manifest; empty without runs.
     """
 
     goal: str
@@ -199,6 +202,7 @@ class StudyResult:
     spent: BudgetUse
     tuning_seeds: tuple[int, ...]
     command: str
+    data_summary: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def metric_info(self) -> Metric:

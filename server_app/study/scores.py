@@ -17,6 +17,9 @@ from server_app.study.result import ScoreCurve, SeedRun
 from server_app.sweeps.jobs import read_complete_rounds
 
 SCORE_GROUPS = ("all", "priority", "non_priority", "held_out")
+COVERAGE_NAMES = ("evaluated", "left_out")
+"""The numbers of the score's clients, and of those without the metric."""
+
 DISPERSION_NAMES = ("average", "worst10", "best10", "gini", "std", "jain")
 
 
@@ -87,10 +90,11 @@ def read_seed_run(
     run = load_run(directory)
     if not curve or curve[-1][0] != len(run.rounds):
         raise RunError(explain_missing_score(directory, "test", score, metric))
-    last = records[-1]
+    last, group = records[-1], score.partition(".")[0]
     measures = {
         **{group: _get_number(last, f"test.{group}.{metric}") for group in SCORE_GROUPS},
         **{name: _get_number(last, f"test.all.{name}") for name in DISPERSION_NAMES},
+        **{name: _get_number(last, f"test.{group}.{name}") for name in COVERAGE_NAMES},
     }
     return SeedRun(
         seed=run.seed,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
+from fedquorum.records.round_record import format_coverage
 from fedquorum.report.names import format_setting
 from fedquorum.report.tables import TextTable
 from fedquorum.sanitize import sanitize
@@ -15,6 +16,7 @@ from rich.table import Table
 
 from server_app.study.paired_statistics import PairedDifference
 from server_app.study.result import MethodResult, SeedRun, StudyResult
+from server_app.study.scores import COVERAGE_NAMES
 from server_app.study.text import (
     count_seeds,
     describe_score_clients,
@@ -94,7 +96,9 @@ class _Row:
         if not scores:
             return MISSING_CELL
         spread = f" ± {unit.format_number(stdev(scores))}" if len(scores) > 1 else ""
-        return unit.format_number(fmean(scores)) + spread
+        counts = {name: average_measure(self.method.runs, name) for name in COVERAGE_NAMES}
+        coverage = format_coverage(counts)
+        return unit.format_number(fmean(scores)) + spread + (coverage and f" ({coverage})")
 
     @property
     def difference(self) -> str:

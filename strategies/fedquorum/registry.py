@@ -52,6 +52,7 @@ from .rules.weighting import (
     Weighting,
     ZeroWeighting,
 )
+from .sanitize import abbreviate
 
 RuleImporter = Callable[[Any, Mapping[str, Any], RunContext], Any]
 """Returns a rule of a kind from its options and the run's context, as ``import_rule`` does."""
@@ -245,11 +246,13 @@ class StrategyEntry:
         ParameterError
             If there is no such parameter, or a rule rejects a value.
         """
-        allowed_names = {item.name for item in self.parameters}
+        allowed_names = [item.name for item in self.parameters]
         for name in options:
             if name not in allowed_names:
                 raise ParameterError(
-                    name, f"a parameter of {self.key} ({', '.join(allowed_names)})", name
+                    name,
+                    f"a parameter of {self.key} ({abbreviate(allowed_names, near=name)})",
+                    name,
                 )
 
         def get_options(part: type[Any]) -> dict[str, Any]:
@@ -456,7 +459,7 @@ def find_entry(rules: Mapping[str, Any], group: str, name: str) -> Any:
         If the name is not in the table; the message suggests the nearest one.
     """
     if name not in rules:
-        allowed = f"one of {', '.join(rules)}"
+        allowed = f"one of {abbreviate(rules, near=str(name))}"
         raise ParameterError(group, allowed, name, suggest_name(str(name), rules))
     return rules[name]
 

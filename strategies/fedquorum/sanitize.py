@@ -1,6 +1,7 @@
 """Sanitize texts and names from outside for logs and records."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 from .errors import ProtocolError
 
@@ -12,6 +13,9 @@ MAX_LINE_LENGTH = 1000
 """The longest line that a command prints of a record."""
 
 MAX_NAME_LENGTH = 255
+
+MAX_COMPARED_NAMES = 5_000
+"""Comparing a name with as many takes a fifth of a second."""
 
 
 def sanitize(text: object, max_length: int = MAX_SANITIZED_LENGTH) -> str:
@@ -26,10 +30,22 @@ def sanitize(text: object, max_length: int = MAX_SANITIZED_LENGTH) -> str:
     return f"{clean[:max_length]}..." if len(raw) > max_length else clean
 
 
-def abbreviate(values: Sequence[object], limit: int = 10) -> str:
-    """Return the first ``limit`` values, followed by the number of all values if there are more."""
-    first = ", ".join(str(value) for value in values[:limit])
-    return first if len(values) <= limit else f"{first}, ... ({len(values)} in all)"
+def abbreviate(values: Iterable[object], limit: int = 10, *, near: str = "") -> str:
+    """Join values; of more than ``limit`` only the first, and the number of all values.
+
+    Parameters
+    ----------
+    values : iterable
+    limit : int
+    near : str
+        A wrong name: the most similar values then come first.
+    """
+    texts = [str(value) for value in values]
+    if len(texts) <= limit:
+        return ", ".join(texts)
+    if near and len(texts) <= MAX_COMPARED_NAMES:
+        texts[:limit] = get_close_matches(near, texts, limit, cutoff=0.0)
+    return f"{', '.join(texts[:limit])}, ... ({len(texts)} in all)"
 
 
 def check_names(names: Iterable[str], kind: str) -> None:

@@ -501,7 +501,7 @@ def test_batched_and_sequential_replies_are_equal(tmp_path: Path, words: str) ->
     np.savez(tmp_path / "data.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     overrides = (
         f"data=npz data.path={tmp_path}/data.npz data.num_clients=4 data.num_priority=2 "
-        f"data.shard_size=5 client.device=cpu client.local_epochs=1 {words}"
+        f"data.partition=shards data.shard_size=5 client.device=cpu client.local_epochs=1 {words}"
     )
     settings = compose_settings("custom", overrides).settings
     network = build_model(settings.model, (1, 16, 16), 2, settings.seed)

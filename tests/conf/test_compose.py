@@ -15,6 +15,7 @@ from conf.compose import (
     PARTS,
     ComposedConfig,
     _composed_configs,
+    choose_experiment,
     compose_job,
     compose_overrides,
     options,
@@ -55,6 +56,45 @@ def test_the_default_experiment() -> None:
     data = settings.data
     assert (data.name, data.num_clients, data.num_priority) == ("synth", 20, 10)
     assert (settings.seed, settings.rounds) == (1, 200)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "experiment"),
+    [
+        ("", "fedalign/synth_low"),
+        ("rounds=3 strategy=fedavg", "fedalign/synth_low"),
+        ("data=synth", "fedalign/synth_low"),
+        ("data.noise=flip", "fedalign/synth_low"),
+        ("data=csv data.path=x data.target=y", "custom"),
+        ("rounds=3 data=npz data.path=x", "custom"),
+        ("data=hf data.path=x", "custom"),
+        ("data=fmnist", "custom"),
+        ("data=fmnist experiment=fedau/fmnist", "fedau/fmnist"),
+        ("experiment=fedalign/cifar10 data=npz data.path=x", "fedalign/cifar10"),
+    ],
+)
+def test_other_data_has_no_preset(overrides: str, experiment: str) -> None:
+    """SYNTH's preset is for SYNTH: batches of 10 and a warm-up suit no other data by chance."""
+    composed = compose_settings(overrides=overrides)
+    assert composed.experiment == experiment
+    assert composed.settings == compose_settings(experiment, overrides).settings
+    for item in ("experiment=fedalign/synth_low", "experiment=custom"):
+        assert item not in composed.overrides
+    with compose_job(tuple(overrides.split())) as config:
+        assert config.hydra.runtime.choices.experiment == experiment
+
+
+def test_an_experiment_is_chosen_among_other_settings() -> None:
+    """Argparse refuses settings before and after flags."""
+    arguments = ("-m", "data=csv", "seed=1,2", "--cfg", "job")
+    assert choose_experiment(arguments) == (
+        "-m",
+        "experiment=custom",
+        "data=csv",
+        "seed=1,2",
+        "--cfg",
+        "job",
+    )
 
 
 def test_presets_have_the_papers_values() -> None:

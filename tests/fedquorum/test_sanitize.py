@@ -53,3 +53,8 @@ def test_many_values_are_abbreviated() -> None:
     assert abbreviate([]) == ""
     assert abbreviate(range(3)) == "0, 1, 2"
     assert abbreviate(range(1000), 2) == "0, 1, ... (1000 in all)"
+    columns = [f"gene_{i}" for i in range(2_000)]
+    near = abbreviate(columns, 3, near="Gene_1234")
+    assert near.startswith("gene_1234, ")
+    assert near.endswith(", ... (2000 in all)")
+    assert len(abbreviate(columns, near="label")) < 150

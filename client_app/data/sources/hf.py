@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Array2D, Array3D, Array4D, Array5D, ClassLabel, Image, LargeList, List, Value
 from fedquorum.errors import DataError, to_one_line
+from fedquorum.sanitize import abbreviate
 from numpy.typing import NDArray
 
 from client_app.data.base import Labels, LazyArray, Samples, Targets
@@ -175,8 +176,8 @@ def _find_default_features(kinds: dict[str, str]) -> Sequence[str]:
 def _build_column_error(
     key: str, allowed: str, features: Any, settings: HfSettings, got: str
 ) -> DataError:
-    columns = ", ".join(
-        f"{name} ({_describe_feature(feature)})" for name, feature in features.items()
+    columns = abbreviate(
+        (f"{name} ({_describe_feature(feature)})" for name, feature in features.items()), near=got
     )
     return DataError(
         f"data.{key} must be {allowed}; the columns of {settings.path} are {columns}; got {got}"

@@ -9,6 +9,7 @@ import datasets
 from datasets.naming import camelcase_to_snakecase
 from datasets.packaged_modules.cache.cache import Cache
 from fedquorum.errors import DataError, to_one_line
+from fedquorum.sanitize import abbreviate
 from huggingface_hub import HfApi
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
@@ -145,7 +146,7 @@ def _load_cached(settings: HfSettings) -> Any:
     subsets = sorted({info.parts[-4] for info in found})
     if len(subsets) > 1:
         raise DataError(
-            f"data.subset must be one of {', '.join(subsets)}, which the cache has of "
+            f"data.subset must be one of {abbreviate(subsets)}, which the cache has of "
             f"{settings.path}, got null"
         )
     if not found:
@@ -194,7 +195,7 @@ def _select_splits(splits: Any, settings: HfSettings) -> HubSplits:
         if name is not None and name not in names:
             raise DataError(
                 f"data.{key} must be one of the splits of {settings.path}, which are "
-                f"{', '.join(names)}, got {name!r}"
+                f"{abbreviate(names, near=name)}, got {name!r}"
             )
     test = settings.test_split
     if test is None and DEFAULT_TEST_SPLIT in names and settings.train_split != DEFAULT_TEST_SPLIT:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 from fedquorum.errors import DataError, to_one_line
+from fedquorum.sanitize import abbreviate
 from numpy.typing import NDArray
 
 from client_app.data.sources.base import LabeledArrays, count_classes
@@ -43,7 +44,7 @@ def load_npz_arrays(settings: NpzSettings) -> LabeledArrays:
     Without ``x_test`` and ``y_test`` test rows are taken from the training rows.
 
     With ``data.partition=natural`` the file also has ``client_train``, and optionally
-    ``client_test``: the client of each row, whole numbers (n,).
+    ``client_test``: the client of each row, whole numbers (n,). With ``auto`` it may have them.
 
     Raises
     ------
@@ -76,7 +77,7 @@ def _read(path: Path, required: Sequence[str], settings: NpzSettings) -> Labeled
         ]
         if missing:
             raise ValueError(
-                f"it lacks {', '.join(missing)} and has {', '.join(archive.files) or 'none'}"
+                f"it lacks {', '.join(missing)} and has {abbreviate(archive.files) or 'none'}"
             )
         splits = ("train",) if pooled else ("train", "test")
         y = [np.asarray(archive[f"y_{split}"]) for split in splits]
@@ -84,7 +85,7 @@ def _read(path: Path, required: Sequence[str], settings: NpzSettings) -> Labeled
         clients: dict[str, Any] = {
             key: validate_integers(key, np.asarray(archive[key]))
             for key in (f"client_{split}" for split in splits)
-            if "client_train" in required and key in archive.files
+            if settings.partition in {"natural", "auto"} and key in archive.files
         }
     validate = validate_numbers if settings.regression else validate_labels
     labels = [validate(f"y_{split}", array) for split, array in zip(splits, y, strict=True)]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from fedquorum.errors import DataError, to_one_line
+from fedquorum.sanitize import abbreviate
 from numpy.typing import NDArray
 from pyarrow import csv
 
@@ -70,7 +71,7 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
             if name not in table.column_names:
                 raise DataError(
                     f"data.{key} must be one of the columns of {path}, which are "
-                    f"{', '.join(table.column_names)}, got {name!r}"
+                    f"{abbreviate(table.column_names, near=name)}, got {name!r}"
                 )
             _check_complete(table, key, name, path)
     names, clients = _find_distinct(table, settings.client_column)
@@ -154,7 +155,7 @@ def _read_classes(
         foreign = [value for value in classes if str(value) not in allowed]
         if foreign:
             raise DataError(
-                f"data.target must be a column of {', '.join(allowed)} in {path} (data.classes), "
+                f"data.target must be a column of {abbreviate(allowed)} in {path} (data.classes), "
                 f"got {name}, which is {foreign[0]} in row "
                 f"{1 + int(np.argmax(labels == classes.index(foreign[0])))}"
             )

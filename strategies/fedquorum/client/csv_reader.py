@@ -6,6 +6,7 @@ from io import StringIO
 from pathlib import Path
 
 from ..errors import DataError
+from ..sanitize import abbreviate
 
 MAX_DIGITS = 18  # a number of 18 digits fits into 64 bits
 
@@ -55,7 +56,7 @@ class CsvReader:
         first, header = next(lines, (1, []))
         missing = any(header.count(name) != 1 for name in columns)
         if missing or any(header.count(name) > 1 for name in optional):
-            needed, found = ", ".join(columns), ", ".join(header) or "none"
+            needed, found = ", ".join(columns), abbreviate(header) or "none"
             raise CsvLineError(first, f"the header must have {needed}, each once, got {found}")
         names = [name for name in (*columns, *optional) if name in header]
         indices = {name: header.index(name) for name in names}

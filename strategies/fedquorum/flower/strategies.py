@@ -35,6 +35,7 @@ from ..rules.selection import Sampling
 from ..rules.server_optimizer import SGD, ServerOptimizer
 from ..rules.state_arrays import StateArrays
 from ..rules.types import Population
+from ..sanitize import abbreviate
 from .codec import (
     ACCURACY_KEY,
     ARRAYRECORD_KEY,
@@ -613,7 +614,7 @@ def _check_names(kind: type[DropInStrategy], given: Mapping[str, Any]) -> None:
             near = suggest_name(name, [*parameters, *known])
             raise TypeError(
                 f"{kind.__name__} has no parameter {name!r}{near and f' ({near})'}; beside those "
-                f"of all strategies it has {', '.join(parameters) or 'none'}"
+                f"of all strategies it has {abbreviate(parameters, near=name) or 'none'}"
             )
 
 

@@ -84,6 +84,8 @@ class Run:
         The privacy cost of the models released so far; empty for a run without privacy.
     resumed : tuple of Resume
         All resumes, the first one first.
+    data : mapping
+        How the run interpreted its data, in any form; see ``data_facts``.
     """
 
     directory: Path
@@ -101,6 +103,7 @@ class Run:
     config: Mapping[str, Any] = field(default_factory=dict)
     privacy: Mapping[str, Any] = field(default_factory=dict)
     resumed: tuple[Resume, ...] = ()
+    data: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def legs(self) -> tuple[Leg, ...]:
@@ -268,6 +271,7 @@ def parse_manifest(content: bytes, path: Path) -> dict[str, Any]:
             "error": sanitize(fields.get("error") or "", MAX_ERROR_LENGTH),
             "summary": read_summary(fields.get("summary") or {}),
             "privacy": read_object(fields.get("privacy") or {}, "privacy"),
+            "data": fields["data"] if isinstance(fields.get("data"), dict) else {},
             "resumed": tuple(map(_read_resume, read_list(get_field(fields, "resumed"), "resumed"))),
         }
     except CorruptRecordError as error:

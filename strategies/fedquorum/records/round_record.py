@@ -365,7 +365,8 @@ def _summarize_group(
 ) -> Mapping[str, float] | None:
     """Return weighted means of the metrics, and the spread of ``metric`` over clients.
 
-    ``left_out`` counts the clients for which the metric is undefined. ``report`` adds numbers.
+    ``evaluated`` counts the clients, ``left_out`` those for which the metric is undefined.
+    ``report`` adds numbers.
     """
     if not len(weight):
         return None
@@ -380,6 +381,7 @@ def _summarize_group(
     higher_is_better = metric not in METRICS or METRICS[metric].higher_is_better
     return {
         **means,
+        "evaluated": len(values),
         "left_out": int((~is_defined).sum()),
         **(
             compute_dispersion(values[is_defined], higher_is_better=higher_is_better)
@@ -388,6 +390,14 @@ def _summarize_group(
         ),
         **({} if report is None else report(columns)),
     }
+
+
+def format_coverage(group: Mapping[str, float]) -> str:
+    """Return "1 of 3 clients" if the metric of a group is undefined for some of them, else ""."""
+    left_out, evaluated = group.get("left_out", 0), group.get("evaluated", math.nan)
+    if not left_out > 0 or math.isnan(evaluated):
+        return ""
+    return f"{evaluated - left_out:.3g} of {evaluated:.3g} clients"
 
 
 def _get_metric_values(columns: EvaluationColumns, metric: str) -> FloatArray:

@@ -92,6 +92,7 @@ def write_report(
     """
     # These take seconds to import: not for --help.
     from ..records.reader import read_runs
+    from .data import list_experiment_lines
     from .experiment import build_experiments
     from .seed_groups import group_runs
     from .tables import build_overview_table, check_run_metric
@@ -115,6 +116,10 @@ def write_report(
     console.print(table)
     if left_out:
         console.print(f"Columns left out at this width: {left_out}", soft_wrap=True)
+    for one in experiments:
+        lines = list_experiment_lines(one)
+        for line in lines if len(experiments) == 1 else lines[:1]:
+            console.print(line, soft_wrap=True, markup=False, highlight=False)
     for path in written:
         console.print(str(path), soft_wrap=True, markup=False, highlight=False)
 

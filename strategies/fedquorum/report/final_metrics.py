@@ -9,6 +9,7 @@ import pyarrow as pa
 from ..contrib import REPORTED_METRICS
 from ..errors import RunError
 from ..metrics.fairness import DISPERSION_KEYS, compute_weighted_dispersion, exact_sum
+from ..records.data_facts import get_constant_accuracy
 from ..records.reader import POPULATION_FILE, Run, read_dataset, read_population
 from ..records.round_record import OPTIONAL_GROUPS, TEST_GROUPS
 from ..rules.metrics import get_metric
@@ -18,7 +19,10 @@ from .seed_groups import Group, get_test_metric, is_tested
 RULE_METRICS = tuple(key for numbers in REPORTED_METRICS for key in numbers.labels)
 """Numbers that reports of rules add to the records, each a fraction in [0, 1]."""
 
-CLIENT_METRICS = ("test", *DISPERSION_KEYS, "left_out", *RULE_METRICS)
+CLIENT_METRICS = (
+    *("test", "constant_accuracy", *DISPERSION_KEYS, "evaluated", "left_out"),
+    *RULE_METRICS,
+)
 """Metrics over the test splits of one of ``TEST_GROUPS``."""
 
 ROW_WEIGHTED_METRICS = ("average_by_rows", "worst10_by_rows", "best10_by_rows")
@@ -44,8 +48,9 @@ def compute_client_metrics(run: Run, clients: str) -> Mapping[str, float]:
 
     ``test`` is the metric in ``evaluation.metric``, its mean over test splits weighted by training
     data; average, worst, best, worst10, best10, gini, std and jain are its spread over clients
-    (``fedquorum.metrics.fairness``), ``left_out`` is the number of clients without a value. The
-    others are those of ``fedquorum.contrib.REPORTED_METRICS``.
+    (``fedquorum.metrics.fairness``). ``evaluated`` is the number of clients, ``left_out`` that of
+    clients without a value. ``constant_accuracy`` is that of always guessing the largest class, if
+    the metric is accuracy. The others are those of ``fedquorum.contrib.REPORTED_METRICS``.
 
     Parameters
     ----------
@@ -55,7 +60,10 @@ def compute_client_metrics(run: Run, clients: str) -> Mapping[str, float]:
     """
     metric = str(run.settings.get("evaluation.metric", "accuracy"))
     names = {name: metric if name == "test" else name for name in CLIENT_METRICS}
-    return {name: get_last_test_metric(run, clients, key) for name, key in names.items()}
+    found = {name: get_last_test_metric(run, clients, key) for name, key in names.items()}
+    if metric == "accuracy":
+        found["constant_accuracy"] = get_constant_accuracy(run.data, clients)
+    return found
 
 
 def compute_run_metrics(run: Run) -> Mapping[str, float]:

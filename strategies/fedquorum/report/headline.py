@@ -82,6 +82,7 @@ def _format_sentences(candidates: Sequence[Row], distinguishing: Sequence[str]) 
     name, _, unit = METRIC_NAMES[metric].partition(", ")
     value = f"{format_cell(best.compute_statistic('test'), 'test', metric)} {unit}".rstrip()
     seeds = len(best.by_seed)
+    value += f", of {best.coverage}" if best.coverage else ""
     over = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "1 seed"
     extreme, clients = "highest" if higher else "lowest", CLIENT_GROUP_NAMES[best.clients]
     sentence = f"the {extreme} test {name} on {clients} is that"

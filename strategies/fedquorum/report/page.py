@@ -15,6 +15,7 @@ from plotly.offline import get_plotlyjs
 from ..records.reader import POPULATION_FILE, Run, read_population
 from ..sanitize import sanitize
 from .chart_spec import GridChart
+from .data import list_experiment_facts
 from .experiment import Experiment
 from .headline import format_headline
 from .names import format_value, to_slug
@@ -46,6 +47,7 @@ class _Section:
     name: str
     anchor: str
     world: str
+    data: tuple[tuple[str, str], ...]
     warnings: tuple[str, ...]
     lead: tuple[tuple[str, ...], ...]
     first: TextTable
@@ -130,6 +132,7 @@ def _build_section(
         name=experiment.name,
         anchor=anchor,
         world=_describe_shared_setup(experiment),
+        data=tuple(list_experiment_facts(experiment)),
         warnings=tuple(_list_warnings(experiment, left_out)),
         lead=tuple(
             tuple(map(_add_no_break_spaces, sentences))

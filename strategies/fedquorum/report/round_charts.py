@@ -1,8 +1,11 @@
 """Build charts over rounds: metrics, admission, mixing decisions and costs."""
 
+import math
 from collections.abc import Sequence
 from functools import partial
+from statistics import fmean
 
+from ..records.data_facts import get_constant_accuracy
 from ..records.round_record import RoundRecord
 from ..rules.hooks import ReportedMetrics
 from ..rules.metrics import get_metric
@@ -23,6 +26,9 @@ from .seed_groups import get_test_metric
 from .tables import METRIC_NAMES
 
 BYTES_PER_MEGABYTE = 1_000_000
+CONSTANT_LABEL = "largest class always"
+BLACK_STYLE = 6
+"""The style of a line that is no method's; see ``chart_spec.get_line_style``."""
 
 
 def build_training_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
@@ -36,7 +42,10 @@ def build_training_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
             format_metric_label(metric),
             partial(_get_scaled_metric, clients=clients, name=metric),
             title=models[clients],
-            reference_lines=_build_published_lines(methods, metric) if clients == tested[0] else (),
+            reference_lines=(
+                *(_build_published_lines(methods, metric) if clients == tested[0] else ()),
+                *_build_constant_lines(methods, metric, clients),
+            ),
             bounds=get_metric_bounds({metric}),
         )
         for metric in metrics
@@ -60,6 +69,13 @@ def build_training_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
         )
         for clients in tested[:1]
     ]
+    constant = f' "{CONSTANT_LABEL}": always guessing the class of most rows.'
+    has_constant = any(
+        level.label == CONSTANT_LABEL
+        for panel in panels
+        if panel
+        for level in panel.reference_lines
+    )
     note = (
         "Test metrics are of the model after the round, mean over the clients' test splits by "
         "training data; F(w), of the priority clients, is of the model broadcast in it. Lines are "
@@ -68,9 +84,22 @@ def build_training_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
     return _build_chart(
         "training",
         _format_training_title(methods),
-        note + format_sources(methods, "values"),
+        note + (constant if has_constant else "") + format_sources(methods, "values"),
         panels,
     )
+
+
+def _build_constant_lines(
+    methods: Sequence[PlottedMethod], metric: str, clients: str
+) -> tuple[ReferenceLine, ...]:
+    """Return the accuracy of always guessing the largest class, mean over runs, if it is known."""
+    runs = [run for method in methods for run in method.group.counted_runs]
+    found = [get_constant_accuracy(run.data, clients) for run in runs]
+    known = [100 * accuracy for accuracy in found if not math.isnan(accuracy)]
+    if metric != "accuracy" or not known:
+        return ()
+    level = fmean(known)
+    return (ReferenceLine(CONSTANT_LABEL, BLACK_STYLE, level, f"{CONSTANT_LABEL}: {level:.2f}"),)
 
 
 def _format_training_title(methods: Sequence[PlottedMethod]) -> str:

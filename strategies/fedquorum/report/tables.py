@@ -15,6 +15,7 @@ from rich.table import Table
 from ..contrib import REPORTED_METRICS
 from ..errors import RunError
 from ..records.reader import RUN_STATUSES, Run
+from ..records.round_record import format_coverage
 from ..records.settings import DATA_LOCATION_KEYS
 from ..rules.metrics import METRICS, get_metric
 from ..sanitize import sanitize
@@ -84,6 +85,12 @@ class Row:
         """The minimum and maximum number of complete rounds of the counted runs."""
         lengths = [len(run.rounds) for run in self.group.counted_runs] or [0]
         return min(lengths), max(lengths)
+
+    @property
+    def coverage(self) -> str:
+        """Of how many clients the metric is, if some have none: ``format_coverage``."""
+        found = {name: self.compute_statistic(name) for name in ("evaluated", "left_out")}
+        return format_coverage({name: one.mean for name, one in found.items() if one is not None})
 
     def compute_statistic(self, name: str) -> Statistic | None:
         """Compute a metric's mean and standard deviation over seeds, or None without values."""
@@ -229,12 +236,15 @@ def build_summary_table(rows: Sequence[Row], title: str) -> TextTable:
     metric_name = _get_metric_name(rows)
     headings = {
         "test": "mean by data",
+        "constant_accuracy": "largest class always, %",
         "average": "average of clients",
         "worst": "worst client",
         "worst10": "worst 10 %",
         "best10": "best 10 %",
         "gini": "Gini, %",
     }
+    if not _has_metric(rows, "constant_accuracy"):
+        del headings["constant_accuracy"]
     headings |= {name: OPTIONAL_COLUMNS[name] for name in RULE_METRICS if _has_metric(rows, name)}
     return TextTable(
         title=f"{title}: test {metric_name}, after the last evaluation",
@@ -293,6 +303,8 @@ def _format_rows(rows: Sequence[Row], headings: Iterable[str]) -> tuple[tuple[st
 def _format_fairness_cell(row: Row, name: str) -> str:
     """Format a metric; a regret bound that is not proven for the run is marked."""
     text = format_cell(row.compute_statistic(name), name, row.group.metric)
+    if name == "test" and row.coverage and text != "-":
+        return f"{text} ({row.coverage})"
     proven = row.compute_statistic("regret_bound_proven")
     unproven = name == "regret_bound" and text != "-" and (proven is None or proven.mean < 1.0)
     return f"{text} (not proven here)" if unproven else text
@@ -457,6 +469,8 @@ def format_cell(statistic: Statistic | None, name: str, metric: str, separator: 
     mean = f"{factor * statistic.mean:.{digits}f}"
     if statistic.sd is None or name in ("left_out", "state_bytes"):
         return mean
+    if name == "constant_accuracy" and statistic.sd == 0:
+        return mean
     return f"{mean}{separator}± {factor * statistic.sd:.{digits}f}"
 
 
@@ -479,7 +493,7 @@ def _get_unit(name: str, metric: str) -> tuple[float, int]:
     return 1.0, digits.get(name, 3)
 
 
-_FRACTIONS = frozenset({"gini", *RULE_METRICS})
+_FRACTIONS = frozenset({"gini", "constant_accuracy", *RULE_METRICS})
 
 
 def build_overview_table(rows: Sequence[Row]) -> Table:
@@ -522,10 +536,9 @@ def _format_overview_cells(rows: Sequence[Row], *, show_metric: bool) -> Iterato
     )
     yield escape("\n".join((group.experiment, *method)))
     yield "\n".join(row.clients.replace("_", "-") for row in rows)
-    for name in ("test", "worst"):
-        yield "\n".join(
-            format_cell(row.compute_statistic(name), name, group.metric) for row in rows
-        )
+    yield "\n".join(_format_fairness_cell(row, "test") for row in rows)
+    worst = (row.compute_statistic("worst") for row in rows)
+    yield "\n".join(format_cell(statistic, "worst", group.metric) for statistic in worst)
     statuses = [f"{first.statuses[s]} {s}" for s in RUN_STATUSES if first.statuses.get(s)]
     rounds = f"rounds: {_format_range(first.rounds)}"
     metric = (METRIC_NAMES[group.metric],) if show_metric else ()

@@ -35,6 +35,14 @@ click all others; hovering shows the numbers.</p>
 <div class="first">{{ table(one.first) }}</div>
 <p class="note">Mean by data: weighted by the clients' training rows. Average: every client counts once. Worst and
 best 10 %: averages of these clients, at least one. Gini: 0 % if all clients have the same value.</p>
+{%- if one.data %}
+<h3>Data</h3>
+<dl>
+{%- for name, fact in one.data %}
+<dt>{{ name }}</dt><dd>{{ fact }}</dd>
+{%- endfor %}
+</dl>
+{%- endif %}
 {%- for plot in one.plots %}
 <h3>{{ plot.title }}</h3>
 <figure data-plot="{{ plot.id }}">
@@ -257,14 +265,9 @@ h1 { margin: 0 0 .6rem; font-size: 1.35rem; font-weight: 500; }
 .charts.small { grid-template-columns: repeat(auto-fill, minmax(min(100%, 330px), 1fr)); }
 .charts figure { min-width: 0; }
 .charts h3 { overflow-wrap: anywhere; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1.2rem; margin: .6rem 0; }
-dt { color: #555; }
-dd { margin: 0; max-width: 80ch; overflow-wrap: anywhere; }
 code { overflow-wrap: anywhere; }
 @media (max-width: 600px) {
   .verdict { font-size: 1.2rem; }
-  dl { display: block; }
-  dd { margin-bottom: .5rem; }
 }
 @media print {
   .charts { display: block; }
@@ -328,6 +331,14 @@ code { overflow-wrap: anywhere; }
 <p class="note">{{ tuning_note }}</p>
 <div class="charts small">{% for one in tuning %}{{ chart(one, "h3") }}{% endfor %}</div>
 {%- endif %}
+{%- if data_facts %}
+<h2>The data</h2>
+<dl>
+{%- for name, fact in data_facts %}
+<dt>{{ name }}</dt><dd>{{ fact }}</dd>
+{%- endfor %}
+</dl>
+{%- endif %}
 <h2>How it was done</h2>
 <dl>
 {%- for name, fact in facts.items() %}
@@ -386,7 +397,12 @@ tbody tr:hover > * { background: #f3f6f9; }
 .warning { border-left: 4px solid #D55E00; background: #fdf3ec; padding: .4rem .8rem; margin: .4rem 0; }
 summary { cursor: pointer; margin: .5rem 0; }
 code { font-size: .85rem; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1.2rem; margin: .6rem 0; }
+dt { color: #555; }
+dd { margin: 0; max-width: 80ch; overflow-wrap: anywhere; }
 @media (max-width: 600px) {
+  dl { display: block; }
+  dd { margin-bottom: .5rem; }
   th, td { padding: .2rem .35rem; }
   tbody td:first-child { min-width: 6.5rem; max-width: 8.5rem; }
 }

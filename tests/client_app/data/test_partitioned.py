@@ -302,7 +302,7 @@ def test_real_fashion_mnist(real_data: Path) -> None:
 
 def test_real_cifar10_subset(cifar10_subset: Path) -> None:
     """60 clients get two shards of 125 each, in color: 15,000 rows, each once."""
-    data = load_data(NpzSettings(path=str(cifar10_subset), shard_size=125), 1)
+    data = load_data(NpzSettings(path=str(cifar10_subset), partition="shards", shard_size=125), 1)
     assert isinstance(data, PartitionedData)
     assert (data.input_shape, data.num_classes) == ((3, 32, 32), 10)
     train = np.concatenate([share.train for share in data._partition])
@@ -343,3 +343,39 @@ def test_real_fashion_mnist_by_dirichlet(real_data: Path) -> None:
         largest.append(counts.max() / 240)
     # The mean largest share of Dir(0.1) over 10 classes is 0.665.
     assert 0.6 < np.mean(largest) < 0.7
+
+
+@pytest.mark.parametrize(
+    ("rows", "has_clients", "given", "clients"),
+    [
+        (3000, False, None, 60),
+        (300, False, None, 12),
+        (10, False, None, 2),
+        (300, False, 3, 3),
+        (300, True, None, 5),
+    ],
+)
+def test_the_default_division_fits_any_file(
+    tmp_path: Path, rows: int, has_clients: bool, given: int | None, clients: int
+) -> None:
+    """It is that of the file, or random rows of as many clients as have enough; both are said."""
+    y = np.arange(rows) % 2
+    own: dict[str, Any] = {"client_train": np.arange(rows) % 5} if has_clients else {}
+    np.savez(tmp_path / "data.npz", x_train=np.ones((rows, 2), np.float32), y_train=y, **own)
+    data = load_data(NpzSettings(path=str(tmp_path / "data.npz"), num_clients=given), 1)
+    assert data.num_clients == clients
+    random = f"{clients} clients, equally many random rows each (data.partition=iid)"
+    assert data.summary.division == (
+        "the data's own clients (data.partition=natural)" if has_clients else random
+    )
+    sizes = [len(data.get_client(k).y_train) + len(data.get_client(k).y_test) for k in range(2)]
+    assert sizes[0] >= min(25, rows // 2 - 1)
+    assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("setting", ["shard_size=10", "shards_per_client=3", "alpha=1"])
+def test_a_setting_of_another_division_is_refused(setting: str) -> None:
+    """The default division is natural or iid, which would ignore it without a word."""
+    with pytest.raises(SettingsError, match=rf"^data\.{setting[:5]}.* must be with data"):
+        compose_settings("custom", f"data=npz data.path=x data.{setting}")
+    compose_settings("custom", f"data=npz data.path=x data.{setting} data.partition=shards")

@@ -119,6 +119,7 @@ def test_a_completed_run_has_all_records(tmp_path: Path) -> None:
                 {
                     "loss": 2.0,
                     "accuracy": 0.75,
+                    "evaluated": 1,
                     "left_out": 0,
                     "average": 0.75,
                     "worst": 0.75,
@@ -134,6 +135,7 @@ def test_a_completed_run_has_all_records(tmp_path: Path) -> None:
                 {
                     "loss": 4.0,
                     "accuracy": 0.25,
+                    "evaluated": 1,
                     "left_out": 0,
                     "average": 0.25,
                     "worst": 0.25,
@@ -149,6 +151,7 @@ def test_a_completed_run_has_all_records(tmp_path: Path) -> None:
                 {
                     "loss": 3.5,
                     "accuracy": 0.375,
+                    "evaluated": 2,
                     "left_out": 0,
                     "average": 0.5,
                     "worst": 0.25,

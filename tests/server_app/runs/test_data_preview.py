@@ -19,6 +19,8 @@ from server_app.runs.data_preview import (
 )
 from tests.snapshot import Snapshot
 
+SHARDS = "data.partition=shards data.shard_size=10"
+
 
 def save_data(folder: Path) -> str:
     """Write a small data set; return the overrides that select it."""
@@ -47,7 +49,8 @@ def test_the_command_writes_table_csv_and_figure(
     snapshot: Snapshot,
 ) -> None:
     """All three show each client's samples by class; no other file is written."""
-    overrides = f"{save_data(tmp_path)} data.shard_size=10 client.batch_size=30".split()
+    words = f"{save_data(tmp_path)} {SHARDS} client.batch_size=30"
+    overrides = words.split()
     output = tmp_path / "out"
     monkeypatch.setenv("COLUMNS", "80")
     assert main([*overrides, "--output", str(output)]) == 0
@@ -78,7 +81,7 @@ def test_the_command_writes_table_csv_and_figure(
 def test_the_same_settings_give_the_same_bytes(tmp_path: Path) -> None:
     """Table and figures of two calls are identical."""
     overrides = save_data(tmp_path).split()
-    overrides.append("data.shard_size=10")
+    overrides += SHARDS.split()
     for name in ("a", "b"):
         assert main([*overrides, "--output", str(tmp_path / name)]) == 0
     for name in ("clients.csv", "clients.png", "clients.svg"):
@@ -144,7 +147,9 @@ def test_a_regression_has_no_classes(tmp_path: Path) -> None:
 
 def test_surprising_clients_are_named(tmp_path: Path) -> None:
     """There is one warning for each: less than a batch, one training class, one test class."""
-    overrides = f"{save_data(tmp_path)} data.shard_size=10 data.shards_per_client=1"
+    overrides = (
+        f"{save_data(tmp_path)} data.partition=shards data.shard_size=10 data.shards_per_client=1"
+    )
     rows = build_client_rows(compose_settings("", overrides).settings)
     below_batch, training, testing = find_data_warnings(rows, 32)
     assert below_batch.startswith("6 clients (0, 1, 2, 3, 4, 5) have ")
@@ -184,7 +189,7 @@ def test_an_output_that_cannot_be_written_is_one_line(
     (tmp_path / "out").write_text("mine")
     overrides = [
         *save_data(tmp_path).split(),
-        "data.shard_size=10",
+        *SHARDS.split(),
         "--output",
         str(tmp_path / "out"),
     ]

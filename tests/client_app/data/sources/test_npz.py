@@ -140,7 +140,12 @@ def test_a_preset_is_kept_with_a_custom_file() -> None:
     overrides = "data=npz data.path=mine.npz data.shard_size=125"
     data = compose_settings("fedalign/cifar10", overrides).settings.data
     assert data == NpzSettings(
-        path="mine.npz", num_clients=60, num_priority=2, shards_per_client=2, shard_size=125
+        path="mine.npz",
+        num_clients=60,
+        num_priority=2,
+        partition="shards",
+        shards_per_client=2,
+        shard_size=125,
     )
 
 
