@@ -33,6 +33,10 @@ class DataSummary:
         The clients with fewer rows than ``data.min_samples``, and their number of rows.
     dropped_columns : mapping of str to str
         The columns that were automatically excluded from the inputs, and what they seem to hold.
+    classes : tuple of str
+        The names of the classes, by number; empty without names.
+    columns : tuple of str
+        The names of the input columns, in order; empty without columns.
     warnings : tuple of str
         Possible misinterpretations, one sentence each.
     """
@@ -43,11 +47,13 @@ class DataSummary:
     rows: int | None = None
     dropped_clients: Mapping[str, int] = field(default_factory=dict)
     dropped_columns: Mapping[str, str] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary in the form of the manifest."""
-        return {**asdict(self), "warnings": list(self.warnings)}
+        return {key: [*v] if isinstance(v, tuple) else v for key, v in asdict(self).items()}
 
     def format_lines(self, name: str) -> Iterator[str]:
         """Yield lines to print; ``name`` is that of the data set."""

@@ -57,6 +57,8 @@ def _summarize_table(table: ClientTable) -> DataSummary:
         rows=len(table.labels),
         dropped_clients=table.dropped_clients,
         dropped_columns=table.dropped_columns,
+        classes=table.classes,
+        columns=(*table.schema.numbers, *table.schema.categories),
         warnings=table.warnings,
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from fedquorum.records.client_names import NO_NAMES
 from fedquorum.records.reader import load_run
 from fedquorum.rules.parameters import FloatRange
 
@@ -185,15 +186,17 @@ def _collect_caveats(
         if isinstance(space, FloatRange)
     }
     clients: tuple[LastEvaluation, ...] = ()
+    names = NO_NAMES
     if comparison.baseline.runs:
-        folder = jobs.runner.directory / comparison.baseline.runs[0].folder
-        clients = read_last_evaluations(load_run(folder), comparison.metric)
+        run = load_run(jobs.runner.directory / comparison.baseline.runs[0].folder)
+        clients = read_last_evaluations(run, comparison.metric)
+        names = run.client_names
     pooled = data is not None and _has_pooled_rows(comparison, data)
     return (
         *filter(None, [_check_guessing(comparison, results, min_effect, data)]),
         *find_comparison_caveats(results, comparison.metric, min_effect, pooled=pooled),
-        *(() if data is None else find_data_caveats(data[1], comparison.metric)),
-        *find_run_caveats(clients, comparison.metric),
+        *(() if data is None else find_data_caveats(data[1], comparison.metric, names)),
+        *find_run_caveats(clients, comparison.metric, names),
         *find_tuning_caveats(results, ranges),
     )
 

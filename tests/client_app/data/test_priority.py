@@ -3,7 +3,7 @@
 import pytest
 
 from client_app.data.priority import (
-    parse_priority_list,
+    find_priority_list,
     sample_priority,
     select_heterogeneous_priority,
 )
@@ -67,4 +67,4 @@ def test_heterogeneous_priority_varies_with_the_seed() -> None:
 
 def test_listed_priority_is_ascending() -> None:
     """A list of clients comes back as whole numbers in ascending order."""
-    assert parse_priority_list([4, 0, 2]) == (0, 2, 4)
+    assert find_priority_list([4, 0, 2], 5, None) == (0, 2, 4)
