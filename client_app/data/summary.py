@@ -1,7 +1,8 @@
 """Describe how a data set was interpreted, at the start of a run and in its manifest."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from typing import Any
 
 from fedquorum.sanitize import sanitize
@@ -54,6 +55,11 @@ class DataSummary:
     def to_dict(self) -> dict[str, Any]:
         """Return the summary in the form of the manifest."""
         return {key: [*v] if isinstance(v, tuple) else v for key, v in asdict(self).items()}
+
+    def without_client_names(self) -> "DataSummary":
+        """Return the summary with numbers in place of the names of the clients left out."""
+        rows = self.dropped_clients.values()
+        return replace(self, dropped_clients=dict(zip(map(str, count(1)), rows, strict=False)))
 
     def format_lines(self, name: str) -> Iterator[str]:
         """Yield lines to print; ``name`` is that of the data set."""

@@ -92,6 +92,7 @@ def run_rounds(
     population = build_population(settings, data)
     rates = compute_counted_rates(settings, rules, population, data)
     hooks = build_hooks(settings, data.num_clients)
+    has_names = settings.data.names and data.num_clients <= MAX_NAMED_CLIENTS
     names = ClientNames.from_list(data.client_names, recorded=settings.data.names)
     strategy = build_strategy(composed, population, rates, hooks, names)
     arrays = build_initial_arrays(settings, data)
@@ -104,7 +105,8 @@ def run_rounds(
     if start is not None and start.server_round > 0:
         arrays = _resume_run(grid, strategy, settings, start, arrays)
     spent = _compute_privacy_spent(directory, start, settings, len(population.clients))
-    summary = _print_data_summary(data, settings.data.name, console)
+    summary = data.summary if has_names else data.summary.without_client_names()
+    _print_data_summary(summary, settings.data.name, console)
     with create_run_writer(
         directory,
         composed,
@@ -124,7 +126,7 @@ def run_rounds(
             records.save_population, population, rates, columns=strategy.rules.hooks.columns
         )
         callbacks: list[RunCallback] = [checkpoints] if ledger is None else [ledger, checkpoints]
-        if settings.data.names and len(population.hosted_clients) <= MAX_NAMED_CLIENTS:
+        if has_names:
             callbacks.append(NameRecorder(records.directory, strategy, save_population))
         build_record = partial(
             build_round_record,
@@ -181,12 +183,10 @@ def _save_models(runner: Runner) -> None:
         runner.records.save_model(decode_arrays(mean), MEAN_MODEL)
 
 
-def _print_data_summary(data: FederatedData, name: str, console: Console) -> DataSummary:
-    """Print how the data was interpreted, and return that summary."""
-    summary = data.summary
+def _print_data_summary(summary: DataSummary, name: str, console: Console) -> None:
+    """Print how the data was interpreted."""
     for line in summary.format_lines(name):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
-    return summary
 
 
 def _get_numerics(composed: ComposedConfig, data: FederatedData, grid: Grid) -> NumericsInfo:

@@ -146,14 +146,14 @@ def clean_name(name: str) -> str:
 
 
 def parse_client(text: str) -> int | str:
-    """Return what a user types for a client: an id if it is a number, else a name.
+    r"""Return what a user types for a client: an id if it is a number, else a name.
 
-    Quotes around a name are removed, so ``"7"`` is the client called 7.
+    Quotes around a name are removed, so ``"7"`` is the client called 7, and ``\"`` in it is ``"``.
     """
     if _WHOLE_NUMBER.fullmatch(text):
         return int(text)
     quoted = _QUOTED.fullmatch(text)
-    return quoted[2] if quoted else text
+    return quoted[2].replace('\\"', '"') if quoted else text
 
 
 def _describe_clients(num_clients: int) -> str:
