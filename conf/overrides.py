@@ -13,6 +13,7 @@ from hydra.core.override_parser.types import Override, Transformer
 
 from conf.compose import get_default_settings, parse_override, quote
 from conf.options import GROUPS, PARTS
+from conf.schema.data import list_weights
 from conf.schema.settings import Settings
 
 _UNQUOTED_PATTERN = re.compile(
@@ -24,6 +25,9 @@ _GROUP_KEYS = {
     *(part.replace("/", ".") for part in PARTS),
 }
 """The settings that have settings below them."""
+
+PAIRS_KEY = "data.priority_weights"
+"""A mapping with names of clients as keys: Hydra's grammar has no quotes around keys."""
 
 _SWEEP_TYPES = (list, range, np.ndarray)
 
@@ -88,6 +92,8 @@ def _format_sweep(key: str, values: Iterable[Any]) -> str:
 def _format_override(key: str, value: Any) -> str:
     builtin = _to_builtins(key, value)
     override = f"{key}={_format_value(builtin)}"
+    if key == PAIRS_KEY and isinstance(builtin, dict) and not _can_round_trip(override, builtin):
+        return _format_override(key, list_weights(builtin))
     if not _can_round_trip(override, builtin):
         raise SettingsError(
             f"{sanitize(key)} must be a setting, with a value that Hydra's grammar can express, "

@@ -313,6 +313,7 @@ class ClientwiseData(ABC):
             self.num_clients,
             describe_target(self.target, self.num_classes),
             describe_inputs(self.input_shape, self.num_tokens),
+            classes=dict.fromkeys(self.class_names or ()),
         )
 
     def get_targets(self, client: int) -> tuple[Targets, Targets]:

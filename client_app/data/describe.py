@@ -25,11 +25,11 @@ def describe_data(
     groups : mapping of str to collection of int
         The clients of each group that is evaluated.
     names : bool
-        Whether to name the clients: ``data.names``.
+        Whether to name the clients.
     """
-    summary = data.summary
-    if names and data.client_names is not None:
-        summary = replace(summary, client_names=data.client_names)
+    summary = data.summary if names else data.summary.without_client_names()
+    if names:
+        summary = replace(summary, client_names=data.client_names or ())
     if data.target != "class" or isinstance(data, ClientwiseData):
         return summary
     named = data.class_names or ()

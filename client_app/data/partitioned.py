@@ -31,7 +31,7 @@ from client_app.data.partition import (
     partition_naturally,
     partition_proportionally,
 )
-from client_app.data.priority import select_priority_clients
+from client_app.data.priority import check_named_clients, select_priority_clients
 from client_app.data.sources.base import LabeledArrays
 from client_app.data.split import Rows
 from client_app.data.summary import DataSummary, describe_inputs, describe_target
@@ -91,12 +91,13 @@ class PartitionedData:
         self.num_tokens = arrays.num_tokens
         self.input_shape = to_inputs(arrays.x_train[:1]).shape[1:]
         check_clients(settings, self.num_clients)
+        check_named_clients(settings, self.num_clients, self.client_names)
 
     @cached_property
     def priority(self) -> tuple[int, ...]:
         """The priority clients of the settings, ascending."""
         return select_priority_clients(
-            self._settings, self.num_clients, self.get_labels, self._seed
+            self._settings, self.num_clients, self.get_labels, self._seed, self.client_names
         )
 
     @property
@@ -114,6 +115,7 @@ class PartitionedData:
             ),
             division=_describe_division(self._settings, self.num_clients),
             dropped_clients=partition.dropped_clients,
+            classes=dict.fromkeys(self.class_names or ()),
         )
 
     def get_client(self, client: int) -> ClientData:

@@ -1,7 +1,8 @@
 """Describe how a data set was interpreted, at the start of a run and in its manifest."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from typing import Any
 
 from fedquorum.records.data_facts import list_data_lines
@@ -40,8 +41,8 @@ class DataSummary:
         The columns of numbers.
     categories : mapping of str to int
         The columns of categories, and the number of each one's categories.
-    classes : mapping of str to float
-        The classes, and their shares of the rows.
+    classes : mapping of str to float or None
+        The classes by number, and their shares of the rows if they are known.
     missing : mapping of str to float
         The columns with missing cells, and the share of rows without a value.
     invalid : mapping of str to int
@@ -67,7 +68,7 @@ class DataSummary:
     client_names: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     categories: Mapping[str, int] = field(default_factory=dict)
-    classes: Mapping[str, float] = field(default_factory=dict)
+    classes: Mapping[str, float | None] = field(default_factory=dict)
     missing: Mapping[str, float] = field(default_factory=dict)
     invalid: Mapping[str, int] = field(default_factory=dict)
     other_categories: Mapping[str, int] = field(default_factory=dict)
@@ -79,7 +80,12 @@ class DataSummary:
         """Return the summary in the form of the manifest."""
         facts = asdict(self)
         del facts["client_names"]
-        return {**facts, "numbers": list(self.numbers), "warnings": list(self.warnings)}
+        return {key: [*v] if isinstance(v, tuple) else v for key, v in facts.items()}
+
+    def without_client_names(self) -> "DataSummary":
+        """Return the summary with numbers in place of the names of the clients left out."""
+        rows = self.dropped_clients.values()
+        return replace(self, dropped_clients=dict(zip(map(str, count(1)), rows, strict=False)))
 
     def format_lines(self, name: str) -> list[str]:
         """Return lines to print; ``name`` is that of the data set."""

@@ -34,7 +34,7 @@ from fedquorum.rng import make_generator
 from fedquorum.rules.rounding import round_half_even
 
 from client_app.data.base import ClientData, ClientwiseData, Inputs, Labels, Target
-from client_app.data.priority import parse_priority_list, sample_priority
+from client_app.data.priority import find_priority_list, sample_priority
 from client_app.data.split import split_validation
 from conf.schema.data import SynthSettings
 
@@ -63,7 +63,7 @@ class SynthData(ClientwiseData):
         elif settings.priority == "heterogeneous":
             self.priority = tuple(range(settings.num_priority))
         else:
-            self.priority = parse_priority_list(settings.priority)
+            self.priority = find_priority_list(settings.priority, self.num_clients, None)
         self._non_priority = [k for k in range(self.num_clients) if k not in set(self.priority)]
 
     def get_client(self, client: int) -> ClientData:

@@ -23,6 +23,7 @@ from fedquorum.flower.codec import (
     EvaluateResult,
     Status,
     TrainResult,
+    add_client_names,
     decode_train_reply,
     drop_metrics,
     encode_evaluate_reply,
@@ -30,6 +31,7 @@ from fedquorum.flower.codec import (
     encode_train_reply,
 )
 from fedquorum.flower.mods import get_base_message_type
+from fedquorum.records.client_names import MAX_CLIENT_NAME_LENGTH, clean_name
 from fedquorum.rules.parameters import NON_NEGATIVE_INT, POSITIVE, Flag, Range
 from fedquorum.rules.rule import parameter
 from fedquorum.sanitize import abbreviate
@@ -64,6 +66,19 @@ class NameList(Range):
         return all(
             isinstance(name, str) and (not self.choices or name in self.choices) for name in value
         )
+
+
+@dataclass(frozen=True)
+class ClientName(Range):
+    """A name that others can read on one line."""
+
+    def describe(self) -> str:
+        """Return the allowed names in words."""
+        return f"a text of 1 to {MAX_CLIENT_NAME_LENGTH} characters, on one line"
+
+    def contains(self, value: object) -> bool:
+        """Return whether ``value`` is such a name."""
+        return isinstance(value, str) and len(value) > 0 and value == clean_name(value)
 
 
 @dataclass(frozen=True)
@@ -180,12 +195,15 @@ class NodePolicy:
     accept : Allowlist
         The runs that it takes part in.
     per_day : DailyLimit
+    client_name : str, optional
+        The name by which the run's records show the client; by default it stays here.
     """
 
     privacy: PrivacyRequirement = field(default_factory=PrivacyRequirement)
     withhold: tuple[str, ...] = parameter((), NameList(EVALUATION_KEYS))
     accept: Allowlist = field(default_factory=Allowlist)
     per_day: DailyLimit = field(default_factory=DailyLimit)
+    client_name: str | None = parameter(None, ClientName())
 
     @property
     def withheld(self) -> frozenset[str]:
@@ -347,7 +365,8 @@ class PolicyMod:
         try:
             policy = load_policy(path)
             composed = self.compose(context)
-            problem = policy.find_problem(composed.settings, composed.experiment)
+            settings = composed.settings
+            problem = policy.find_problem(settings, composed.experiment)
             if problem is None and kind == MessageType.TRAIN and policy.per_day != DailyLimit():
                 problem = usage.count_round(policy.per_day)
         except SettingsError as error:
@@ -368,6 +387,8 @@ class PolicyMod:
             usage.add_examples(int(sum(num_examples)))
         if policy.withhold:
             reply.content = drop_metrics(reply.content, policy.withheld)
+        if kind == MessageType.QUERY and policy.client_name and settings.data.names:
+            reply.content = add_client_names(reply.content, {client: policy.client_name})
         return reply
 
 

@@ -25,6 +25,7 @@ from conf.schema.data import (
     TextSettings,
     get_num_clients,
     is_on_device,
+    list_weights,
 )
 from conf.schema.engine import EngineSettings
 from conf.schema.model import ModelSettings
@@ -198,31 +199,40 @@ def _check_priority(data: DataSettings, num_clients: int | None) -> None:
     if isinstance(data.priority, str):
         if not choices.contains(data.priority):
             raise SettingsError(
-                f"data.priority must be {choices.describe()}, or a list of client ids, "
-                f"got {data.priority!r}"
+                f"data.priority must be {choices.describe()}, or a list of client ids or names "
+                f"such as [0, North], got {data.priority!r}"
             )
         if data.priority != "all" and num_clients and data.num_priority > num_clients:
             raise SettingsError(
                 f"data.num_priority must be at most data.num_clients ({num_clients}), "
                 f"got {data.num_priority}"
             )
-    elif num_clients:
-        ClientIds(num_clients).check("data.priority", data.priority)
-    _check_priority_weights(data, num_clients)
+    else:
+        ClientIds(data.num_clients).check("data.priority", data.priority)
+    _check_priority_weights(data)
 
 
-def _check_priority_weights(data: DataSettings, num_clients: int | None) -> None:
+def _check_priority_weights(data: DataSettings) -> None:
     weights = data.priority_weights
     if weights is None:
         return
-    if not isinstance(weights, dict):
+    if not isinstance(weights, dict) and not _is_list_of_pairs(weights):
         raise SettingsError(
-            f"data.priority_weights must be a mapping such as {{3: 0.5}}, got {weights!r}"
+            "data.priority_weights must be a mapping such as {3: 0.5, North: 1}, or a list such as "
+            f"[[3, 0.5], ['Nord-Süd', 1]], got {weights!r}"
         )
-    if num_clients:
-        ClientIds(num_clients).check("data.priority_weights (its keys)", list(weights))
-    for client, weight in weights.items():
+    pairs = list_weights(weights)
+    ClientIds(data.num_clients).check(
+        "data.priority_weights (its clients)", [client for client, _ in pairs]
+    )
+    for client, weight in pairs:
         PRIORITY_WEIGHT.check(f"data.priority_weights[{client}]", weight)
+
+
+def _is_list_of_pairs(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(pair, list) and len(pair) == len(("client", "weight")) for pair in value
+    )
 
 
 def _check_num_clients(data: DataSettings) -> None:

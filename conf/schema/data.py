@@ -1,5 +1,6 @@
 """Define the settings of the data sets."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
@@ -36,10 +37,12 @@ class DataSettings:
     """The settings of all data sets.
 
     ``num_clients``: null if the data determines it; a number must then agree with the data.
-    ``priority``: ``heterogeneous`` (the ids whose classes overlap least), ``random``, a list, or
-    ``all``, which ignores ``num_priority`` and suits methods without priority.
-    ``priority_weights``: lambda_k in (0, 1] by client id, for generalized prioritized learning. A
-    client in this mapping has that weight, whether or not ``priority`` names it.
+    ``priority``: ``heterogeneous`` (the ids whose classes overlap least), ``random``, a list of ids
+    (numbers) and names (texts), or ``all``, which ignores ``num_priority`` and suits methods
+    without priority.
+    ``priority_weights``: lambda_k in (0, 1] by client id or name, for generalized prioritized
+    learning, as a mapping or, for names that Hydra's mappings cannot hold, a list of pairs. A
+    client in it has that weight, whether or not ``priority`` names it.
     ``holdout_client_fraction``: the fraction of all clients that never train but are evaluated.
     They are sampled with the seed, among the clients without priority or, with ``priority=all``,
     among all; see ``client_app.data.held_out``.
@@ -331,6 +334,12 @@ class CsvSettings(DataSettings):
     def has_fixed_test_rows(self) -> bool:
         """Whether every seed tests on the same rows."""
         return self.test_path is not None or self.order_column is not None
+
+
+def list_weights(given: Any) -> list[tuple[Any, float]]:
+    """Return the clients and weights of ``data.priority_weights``, a mapping or a list of pairs."""
+    pairs = given.items() if isinstance(given, Mapping) else given or ()
+    return [(client, weight) for client, weight in pairs]
 
 
 def get_num_clients(data: DataSettings) -> int:

@@ -160,12 +160,19 @@ class RunResult:
         from fedquorum.audit.check import audit_run
 
         audit = audit_run(self.directory, trust=self.trusted)
-        rows = [(problem.round, problem.client, str(problem)) for problem in audit.mismatches]
+        names = self.records.client_names
+        rows = [(one.round, one.client, one.format(names)) for one in audit.mismatches]
         problems = pd.DataFrame(rows, columns=list(PROBLEM_COLUMNS)).astype(PROBLEM_COLUMNS)
         return RunAudit(audit.num_rounds, audit.num_decisions, problems, audit.unverifiable)
 
-    def explain(self, server_round: int, client: int) -> str:
+    def explain(self, server_round: int, client: int | str) -> str:
         """Explain why a round selected a client, what it replied, and how its update was weighted.
+
+        Parameters
+        ----------
+        server_round : int
+        client : int or str
+            The client's id, or its name.
 
         Raises
         ------

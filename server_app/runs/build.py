@@ -9,6 +9,7 @@ from fedquorum import ComposedStrategy, NativeProtocol, Population, Robustness
 from fedquorum.client.availability.rates import ParticipationRates
 from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.flower.codec import encode_arrays
+from fedquorum.records.client_names import NO_NAMES, ClientNames
 from fedquorum.records.settings import flatten_settings
 from fedquorum.rules.composition import RuleSet
 from fedquorum.rules.hooks import NO_HOOKS, Hooks
@@ -17,6 +18,7 @@ from flwr.app import ArrayRecord
 
 from client_app.data import FederatedData
 from client_app.data.held_out import select_held_out_clients
+from client_app.data.priority import find_priority_weights
 from client_app.models import build_model_for
 from conf import ComposedConfig
 from conf.schema.checks import check_rules
@@ -38,9 +40,11 @@ def build_population(settings: Settings, data: FederatedData) -> Population:
     Raises
     ------
     SettingsError
-        If the settings hold out too few or too many clients.
+        If the settings hold out too few or too many clients, or name a client that does not exist.
     """
-    weights = settings.data.priority_weights or {}
+    weights = find_priority_weights(
+        settings.data.priority_weights, data.num_clients, data.client_names
+    )
     priority = frozenset(data.priority) | frozenset(weights)
     held_out = select_held_out_clients(settings.data, data.num_clients, priority, settings.seed)
     clients = sorted({*range(data.num_clients)}.difference(held_out))
@@ -70,6 +74,7 @@ def build_strategy(
     population: Population,
     rates: ParticipationRates | None,
     hooks: Hooks = NO_HOOKS,
+    names: ClientNames = NO_NAMES,
 ) -> ComposedStrategy:
     """Build the strategy of the settings.
 
@@ -83,6 +88,8 @@ def build_strategy(
         How often each client participates; None unless a simulation knows it.
     hooks : Hooks
         The result of ``build_hooks``.
+    names : ClientNames
+        The clients' names, for messages.
 
     Raises
     ------
@@ -102,6 +109,7 @@ def build_strategy(
             communication=_build_protocol(
                 settings,
                 population,
+                names,
                 evaluated_training=rules.trains_local_models or rules.hooks.report is not None,
             ),
         )
@@ -110,7 +118,7 @@ def build_strategy(
 
 
 def _build_protocol(
-    settings: Settings, population: Population, *, evaluated_training: bool
+    settings: Settings, population: Population, names: ClientNames, *, evaluated_training: bool
 ) -> NativeProtocol:
     engine = settings.engine
     key_file = engine.node_keys
@@ -129,6 +137,7 @@ def _build_protocol(
         evaluate_every=settings.evaluation.every,
         metric=get_evaluation_metric(settings),
         last_round=settings.rounds,
+        client_names=names,
         clients_by_key=None
         if key_file is None
         else read_node_keys(key_file, len(population.hosted_clients)),

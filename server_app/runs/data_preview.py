@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from fedquorum.records.client_names import MAX_LABEL_LENGTH, ClientNames
 from fedquorum.rules.types import Population
+from fedquorum.sanitize import sanitize
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
+from rich.markup import escape
 from rich.table import Table
 
 from client_app.data import FederatedData, load_data
@@ -29,6 +32,8 @@ class ClientRow:
     ----------
     client : int
         The client's id.
+    name, label : str
+        The client in texts and, shorter, in charts; see ``ClientNames``.
     priority : bool
         Whether the client has priority.
     held_out : bool
@@ -39,9 +44,13 @@ class ClientRow:
         Samples of each class, shape (L,); None if the targets are no classes.
     availability : float, optional
         The fraction of rounds in which the simulation makes the client available; None for a trace.
+    class_names : tuple of str
+        The names of the L classes; their numbers if they have none.
     """
 
     client: int
+    name: str
+    label: str
     priority: bool
     held_out: bool
     train: int
@@ -49,6 +58,7 @@ class ClientRow:
     train_counts: ClassCounts | None
     test_counts: ClassCounts | None
     availability: float | None
+    class_names: tuple[str, ...]
 
     @property
     def classes(self) -> int | None:
@@ -69,15 +79,26 @@ def build_client_rows(settings: Settings) -> list[ClientRow]:
     data = load_data(settings.data, settings.seed)
     population = build_population(settings, data)
     rates = compute_participation_rates(settings, data)
-    availability = None if rates is None else rates.mean_rates.tolist()
+    availability = [None] * data.num_clients if rates is None else rates.mean_rates.tolist()
+    names = ClientNames.from_list(data.client_names, recorded=settings.data.names)
     return [
-        _build_row(data, population, client, None if availability is None else availability[client])
+        _build_row(data, population, names, client, availability[client])
         for client in range(data.num_clients)
     ]
 
 
+def _list_class_names(data: FederatedData) -> tuple[str, ...]:
+    """Return the names of the classes, and the numbers of those without names."""
+    named = [sanitize(name, MAX_LABEL_LENGTH) for name in data.class_names or ()]
+    return (*named, *map(str, range(len(named), data.num_classes)))
+
+
 def _build_row(
-    data: FederatedData, population: Population, client: int, availability: float | None
+    data: FederatedData,
+    population: Population,
+    names: ClientNames,
+    client: int,
+    availability: float | None,
 ) -> ClientRow:
     targets = data.get_targets(client)
     counts: list[ClassCounts | None] = [
@@ -87,6 +108,8 @@ def _build_row(
     sizes = [len(y) for y in targets]
     return ClientRow(
         client=client,
+        name=names.format(client),
+        label=names.format_label(client),
         priority=client in population.priority,
         held_out=client in population.held_out,
         train=sizes[0],
@@ -94,15 +117,16 @@ def _build_row(
         train_counts=counts[0],
         test_counts=counts[1],
         availability=availability,
+        class_names=_list_class_names(data),
     )
 
 
 def find_data_warnings(rows: Sequence[ClientRow], batch_size: int) -> list[str]:
     """Return warnings about surprising properties of these clients, one sentence each."""
-    below_batch = [row.client for row in rows if row.train < batch_size]
-    single_class = [row.client for row in rows if row.classes == 1]
+    below_batch = [row.name for row in rows if row.train < batch_size]
+    single_class = [row.name for row in rows if row.classes == 1]
     single_test_class = [
-        row.client
+        row.name
         for row in rows
         if row.test_counts is not None and np.count_nonzero(row.test_counts) == 1
     ]
@@ -122,10 +146,10 @@ def find_data_warnings(rows: Sequence[ClientRow], batch_size: int) -> list[str]:
     return warnings
 
 
-def _format_clients(ids: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ids[:8])) + (", .." if len(ids) > 8 else "")  # noqa: PLR2004 - a line
-    plural = len(ids) > 1
-    return f"{len(ids)} client{'s' if plural else ''} ({shown}) {'have' if plural else 'has'}"
+def _format_clients(names: Sequence[str]) -> str:
+    plural = len(names) > 1
+    shown = ", ".join(names[:8]) + (", .." if len(names) > 8 else "")  # noqa: PLR2004 - a line
+    return f"{len(names)} client{'s' if plural else ''} ({shown}) {'have' if plural else 'has'}"
 
 
 def write_clients_csv(rows: Sequence[ClientRow], path: Path) -> None:
@@ -136,16 +160,23 @@ def write_clients_csv(rows: Sequence[ClientRow], path: Path) -> None:
     OSError
         If the file cannot be written.
     """
-    first = rows[0].train_counts
-    classes = range(0 if first is None else len(first))
-    header = ["client", "priority", "held_out", "train", "test", "classes", "available"]
+    classes = () if rows[0].train_counts is None else rows[0].class_names
+    header = ["client", "name", "priority", "held_out", "train", "test", "classes", "available"]
     header += [f"{split}_class_{c}" for split in ("train", "test") for c in classes]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         for row in rows:
             groups = (int(row.priority), int(row.held_out))
-            cells = [row.client, *groups, row.train, row.test, row.classes, row.availability]
+            cells = [
+                row.client,
+                row.name,
+                *groups,
+                row.train,
+                row.test,
+                row.classes,
+                row.availability,
+            ]
             splits = [
                 counts for counts in (row.train_counts, row.test_counts) if counts is not None
             ]
@@ -157,6 +188,8 @@ MAX_CLIENT_ROWS = 100
 NUM_TRUNCATED_ROWS = 50
 FIGURE_SIZE = (6.0, 5.0)
 MAX_CLASS_TICKS = 25
+MAX_CLIENT_TICKS = 40
+MAX_LEVEL_LENGTH = 2  # longer names of classes are turned
 
 
 def build_clients_table(rows: Sequence[ClientRow], title: str) -> Table:
@@ -174,14 +207,14 @@ def build_clients_table(rows: Sequence[ClientRow], title: str) -> Table:
     names = ["training", "test"]
     names += ["classes"] if counts is not None else []
     names += ["available"] if varies else []
-    names += [f"class {c}" for c in range(len(counts))] if counts is not None and per_class else []
+    names += [f"class {name}" for name in rows[0].class_names] if per_class else []
     has_held_out = any(row.held_out for row in rows)
     if has_held_out:
         table.add_column("held out", justify="center", no_wrap=True)
     for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(escape(name), justify="right", no_wrap=True)
     for row in shown:
-        cells = [str(row.client), "yes" if row.priority else ""]
+        cells = [escape(row.name), "yes" if row.priority else ""]
         cells += ["yes" if row.held_out else ""] if has_held_out else []
         cells += [str(row.train), str(row.test)]
         if row.train_counts is not None:
@@ -227,6 +260,8 @@ def draw_clients_figure(rows: Sequence[ClientRow], title: str) -> Figure:
     axes = figure.subplots()
     axes.set(title=title, ylabel="client")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    if len(rows) <= MAX_CLIENT_TICKS and any(row.name != str(row.client) for row in rows):
+        axes.set_yticks([row.client for row in rows], [row.label for row in rows], parse_math=False)
     counts = [row.train_counts for row in rows if row.train_counts is not None]
     right = 1.0
     if counts:
@@ -242,7 +277,10 @@ def draw_clients_figure(rows: Sequence[ClientRow], title: str) -> Figure:
         axes.set_xlabel("class")
         right = matrix.shape[1] - 0.5
         if matrix.shape[1] <= MAX_CLASS_TICKS:
-            axes.set_xticks(range(matrix.shape[1]))
+            names = rows[0].class_names
+            axes.set_xticks(range(matrix.shape[1]), names, parse_math=False)
+            if max(map(len, names)) > MAX_LEVEL_LENGTH:
+                axes.tick_params("x", rotation=90)
     else:
         sizes = [row.train for row in rows]
         axes.barh(range(len(rows)), sizes, color="#0072B2")

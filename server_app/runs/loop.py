@@ -11,6 +11,7 @@ from fedquorum.errors import RunError, SettingsError
 from fedquorum.flower.codec import decode_arrays, encode_arrays
 from fedquorum.records.callback import RunCallback
 from fedquorum.records.checkpoint import Checkpoint, CheckpointStore
+from fedquorum.records.client_names import MAX_NAMED_CLIENTS, ClientNames
 from fedquorum.records.round_record import build_round_record
 from fedquorum.records.run_dir import can_start_run, create_run_directory
 from fedquorum.records.runner import CheckpointWriter, Runner, resume_strategy
@@ -51,7 +52,11 @@ from server_app.runs.privacy import (
     check_private_model,
     compute_privacy_spent,
 )
-from server_app.runs.recording import create_run_writer, drop_resume_settings
+from server_app.runs.recording import (
+    NameRecorder,
+    create_run_writer,
+    drop_resume_settings,
+)
 from server_app.runs.resume import check_resumable, read_resumed_manifest
 
 
@@ -89,7 +94,9 @@ def run_rounds(
     population = build_population(settings, data)
     rates = compute_counted_rates(settings, rules, population, data)
     hooks = build_hooks(settings, data.num_clients)
-    strategy = build_strategy(composed, population, rates, hooks)
+    has_names = settings.data.names and data.num_clients <= MAX_NAMED_CLIENTS
+    names = ClientNames.from_list(data.client_names, recorded=settings.data.names)
+    strategy = build_strategy(composed, population, rates, hooks, names)
     arrays = build_initial_arrays(settings, data)
     check_private_model(settings.privacy, decode_arrays(arrays))
     console = Console(force_jupyter=False)  # prints to sys.stdout, which others can redirect
@@ -99,7 +106,7 @@ def run_rounds(
     if start is not None and start.server_round > 0:
         arrays = _resume_run(grid, strategy, settings, start, arrays)
     spent = _compute_privacy_spent(directory, start, settings, len(population.clients))
-    summary = describe_data(data, list_evaluated_groups(population), names=settings.data.names)
+    summary = describe_data(data, list_evaluated_groups(population), names=has_names)
     spec = _build_display_spec(settings, strategy, summary)
     for line in list_first_lines(composed, summary):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
@@ -118,7 +125,12 @@ def run_rounds(
         ledger = None if spent is None else PrivacyLedger(records, spent)
         to_run = _compute_round_range(settings, start)
         checkpoints = _build_checkpoints(records, strategy, grid, settings, to_run)
+        save_population = partial(
+            records.save_population, population, rates, columns=strategy.rules.hooks.columns
+        )
         callbacks: list[RunCallback] = [checkpoints] if ledger is None else [ledger, checkpoints]
+        if has_names:
+            callbacks.append(NameRecorder(records.directory, strategy, save_population))
         build_record = partial(
             build_round_record,
             get_rates=None if rates is None else rates.get_rates,
@@ -129,7 +141,7 @@ def run_rounds(
         runner = Runner(strategy, records, callbacks, build_record, to_run, arrays, decode_arrays)
         try:
             if to_run.start == 1:
-                records.save_population(population, rates, columns=strategy.rules.hooks.columns)
+                save_population(names=names)
             totals = reduce(RunTotals.add_round, runner.start(), RunTotals())
             with Display(console, settings.rounds, title, spec, totals) as display:
                 callbacks.append(display)  # last: the records of a round that it shows are written

@@ -1,14 +1,19 @@
 """Write the records of the app's runs with the library's ``RunWriter``."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedquorum import ComposedStrategy
+from fedquorum.records.callback import FinishedRound, RunCallback
 from fedquorum.records.checkpoint import Checkpoint
+from fedquorum.records.client_names import ClientNames
 from fedquorum.records.provenance import RunInfo, find_commit, get_versions
+from fedquorum.records.reader import read_client_names
 from fedquorum.records.writer import RunWriter
 from fedquorum.rules.composition import RuleSet
+from fedquorum.rules.state_arrays import StateArrays
 
 from conf import ComposedConfig, Settings
 from server_app.provenance import CODE_PATHS, PACKAGES, SOURCE_ROOT
@@ -67,6 +72,37 @@ def create_run_writer(
         regret_bound=rules.compute_regret_bound,
         resumed=resumed,
     )
+
+
+class NameRecorder(RunCallback):
+    """Records the names of clients that their devices report during the run.
+
+    Parameters
+    ----------
+    directory : Path
+        The run's directory; a name that an earlier leg recorded stays.
+    strategy : ComposedStrategy
+    save : callable
+        Writes the table of clients with ``names``.
+    """
+
+    def __init__(
+        self, directory: Path, strategy: ComposedStrategy, save: Callable[..., None]
+    ) -> None:
+        self._directory = directory
+        self._strategy = strategy
+        self._save = save
+
+    def start_rounds(self, server_round: int, get_model: Callable[[], StateArrays]) -> None:
+        """Read the names that the records have."""
+        self._recorded = read_client_names(self._directory)
+
+    def end_round(self, finished: FinishedRound) -> None:
+        """Write the table of clients again if there are further names."""
+        known = ClientNames({**self._recorded.names, **self._strategy.client_names.names})
+        if known != self._recorded:
+            self._save(names=known)
+            self._recorded = known
 
 
 def drop_resume_settings(settings: Settings) -> Settings:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fedquorum.records.client_names import NO_NAMES, ClientNames
 from fedquorum.records.data_facts import get_constant_accuracy, suggest_metric
 from fedquorum.records.reader import load_run
 from fedquorum.rules.parameters import FloatRange
@@ -199,17 +200,19 @@ def _collect_caveats(
         if isinstance(space, FloatRange)
     }
     clients: tuple[LastEvaluation, ...] = ()
+    names = NO_NAMES
     if comparison.baseline.runs:
-        folder = jobs.runner.directory / comparison.baseline.runs[0].folder
-        clients = read_last_evaluations(load_run(folder), comparison.metric)
+        run = load_run(jobs.runner.directory / comparison.baseline.runs[0].folder)
+        clients = read_last_evaluations(run, comparison.metric)
+        names = run.client_names
     pooled = data is not None and _has_pooled_rows(comparison, data)
     return (
         *filter(None, [_check_guessing(comparison, results, min_effect, data, data_summary)]),
         *filter(None, [_describe_large_class(comparison, data_summary)]),
         *find_comparison_caveats(results, comparison.metric, min_effect, pooled=pooled),
-        *(() if data is None else find_data_caveats(data[1], comparison.metric)),
-        *_find_group_caveats(comparison, data),
-        *find_run_caveats(clients, comparison.metric),
+        *(() if data is None else find_data_caveats(data[1], comparison.metric, names)),
+        *_find_group_caveats(comparison, data, names),
+        *find_run_caveats(clients, comparison.metric, names),
         *find_tuning_caveats(results, ranges),
     )
 
@@ -249,13 +252,15 @@ def _describe_large_class(comparison: MethodComparison, data_summary: Mapping[st
 
 
 def _find_group_caveats(
-    comparison: MethodComparison, data: tuple[FederatedData, FederatedData] | None
+    comparison: MethodComparison,
+    data: tuple[FederatedData, FederatedData] | None,
+    names: ClientNames,
 ) -> tuple[str, ...]:
     """Return the caveat that clients have few groups; the server of devices cannot check it."""
     column = getattr(comparison.settings.data, "group_column", None)
     if data is None or column is None or not isinstance(data[1], PartitionedData):
         return ()
-    return find_group_caveats(data[1], column, comparison.metric)
+    return find_group_caveats(data[1], column, comparison.metric, names)
 
 
 def _has_pooled_rows(

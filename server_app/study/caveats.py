@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
+from fedquorum.records.client_names import NO_NAMES, ClientNames
 from fedquorum.records.reader import Run, read_dataset
 from fedquorum.records.tables import get_metric_column
 from fedquorum.report.names import format_setting, get_setting_name
@@ -53,7 +54,9 @@ SearchRanges = Mapping[str, tuple[float, float, bool]]
 # --- the data ---------------------------------------------------------------------------------
 
 
-def find_data_caveats(data: FederatedData, metric: str) -> tuple[str, ...]:
+def find_data_caveats(
+    data: FederatedData, metric: str, names: ClientNames = NO_NAMES
+) -> tuple[str, ...]:
     """Find caveats in the distribution of classes over clients; none without classes.
 
     Parameters
@@ -62,6 +65,7 @@ def find_data_caveats(data: FederatedData, metric: str) -> tuple[str, ...]:
         The data of one seed.
     metric : str
         The clients' metric. Only AUROC depends on the classes of a test split.
+    names : ClientNames
     """
     if data.target != "class":
         return ()
@@ -70,17 +74,19 @@ def find_data_caveats(data: FederatedData, metric: str) -> tuple[str, ...]:
     test = {client: labels for client, (_, labels) in targets.items()}
     found = (
         _describe_single_class(
-            train, "training", "these clients learn nothing about the other classes"
+            train, "training", "these clients learn nothing about the other classes", names
         ),
         _describe_single_class(
-            test, "test", "a model that always predicts this class makes no mistake there"
+            test, "test", "a model that always predicts this class makes no mistake there", names
         ),
-        _describe_auroc_steps(test) if metric == "auroc" else "",
+        _describe_auroc_steps(test, names) if metric == "auroc" else "",
     )
     return tuple(sentence for sentence in found if sentence)
 
 
-def find_group_caveats(data: PartitionedData, group_column: str, metric: str) -> tuple[str, ...]:
+def find_group_caveats(
+    data: PartitionedData, group_column: str, metric: str, names: ClientNames = NO_NAMES
+) -> tuple[str, ...]:
     """Find the caveat that the test rows of clients are of few groups.
 
     The groups are the independent units, not their rows.
@@ -93,6 +99,7 @@ def find_group_caveats(data: PartitionedData, group_column: str, metric: str) ->
         ``data.group_column``.
     metric : str
         The clients' metric.
+    names : ClientNames
     """
     units = {client: data.count_test_units(client) for client in range(data.num_clients)}
     few = [client for client, count in units.items() if count < MIN_RELIABLE_ROWS]
@@ -101,8 +108,8 @@ def find_group_caveats(data: PartitionedData, group_column: str, metric: str) ->
     least = min(few, key=units.__getitem__)
     sentence = (
         f"Rows with the same {group_column} are one observation: "
-        f"{_format_clients(few, len(units))} {_get_verb(few)} test rows of fewer than "
-        f"{MIN_RELIABLE_ROWS} of them; client {least} has {units[least]}"
+        f"{_format_clients(few, len(units), names)} {_get_verb(few)} test rows of fewer than "
+        f"{MIN_RELIABLE_ROWS} of them; client {names.format(least)} has {units[least]}"
     )
     if metric in PER_ROW_METRICS:
         name = Unit.for_metric(metric, MAX_AUROC_STEP).metric
@@ -129,25 +136,25 @@ def has_shared_rows(one: FederatedData, other: FederatedData) -> bool:
 
 
 def _describe_single_class(
-    labels: Mapping[int, NDArray[np.int64]], split: str, meaning: str
+    labels: Mapping[int, NDArray[np.int64]], split: str, meaning: str, names: ClientNames
 ) -> str:
     clients = [client for client, y in labels.items() if len(y) and (y == y[0]).all()]
     if not clients:
         return ""
-    subject = f"{_format_clients(clients, len(labels))} {_get_verb(clients)}"
+    subject = f"{_format_clients(clients, len(labels), names)} {_get_verb(clients)}"
     return f"{subject} {split} rows of one class only: {meaning}."
 
 
-def _describe_auroc_steps(labels: Mapping[int, NDArray[np.int64]]) -> str:
+def _describe_auroc_steps(labels: Mapping[int, NDArray[np.int64]], names: ClientNames) -> str:
     steps = {client: compute_auroc_step(y) for client, y in labels.items()}
     large = {client: step for client, step in steps.items() if step > MAX_AUROC_STEP}
     if not large:
         return ""
     worst = max(large, key=large.__getitem__)
-    clients = _format_clients(list(large), len(labels))
+    clients = _format_clients(list(large), len(labels), names)
     return (
         f"A single test row can move the AUROC of {clients} by more than "
-        f"{100 * MAX_AUROC_STEP:.0f} points, that of client {worst} by up to "
+        f"{100 * MAX_AUROC_STEP:.0f} points, that of client {names.format(worst)} by up to "
         f"{100 * large[worst]:.0f}."
     )
 
@@ -224,7 +231,9 @@ def read_last_evaluations(run: Run, metric: str) -> tuple[LastEvaluation, ...]:
     return tuple(last[client] for client in sorted(last))
 
 
-def find_run_caveats(clients: Sequence[LastEvaluation], metric: str) -> tuple[str, ...]:
+def find_run_caveats(
+    clients: Sequence[LastEvaluation], metric: str, names: ClientNames = NO_NAMES
+) -> tuple[str, ...]:
     """Find caveats in the clients' numbers of rows.
 
     Parameters
@@ -232,12 +241,13 @@ def find_run_caveats(clients: Sequence[LastEvaluation], metric: str) -> tuple[st
     clients : sequence of LastEvaluation
         All clients of one run.
     metric : str
+    names : ClientNames
     """
     found = (
         _describe_few_clients(clients),
-        _describe_few_test_rows(clients, metric),
-        _describe_undefined_metric(clients, metric),
-        _describe_few_validation_rows(clients),
+        _describe_few_test_rows(clients, metric, names),
+        _describe_undefined_metric(clients, metric, names),
+        _describe_few_validation_rows(clients, names),
     )
     return tuple(sentence for sentence in found if sentence)
 
@@ -249,39 +259,43 @@ def _describe_few_clients(clients: Sequence[LastEvaluation]) -> str:
     return f"With {count} evaluated clients, the worst 10 % are a single client."
 
 
-def _describe_few_test_rows(clients: Sequence[LastEvaluation], metric: str) -> str:
+def _describe_few_test_rows(
+    clients: Sequence[LastEvaluation], metric: str, names: ClientNames
+) -> str:
     few = [one for one in clients if 0 < one.test_rows < MIN_RELIABLE_ROWS]
     if not few:
         return ""
     smallest = min(few, key=lambda one: one.test_rows)
-    ids = [one.client for one in few]
-    subject = f"{_format_clients(ids, len(clients))} {_get_verb(ids)}"
+    ids, least = [one.client for one in few], names.format(smallest.client)
+    subject = f"{_format_clients(ids, len(clients), names)} {_get_verb(ids)}"
     first = f"{subject} fewer than {MIN_RELIABLE_ROWS} test rows"
     if metric not in PER_ROW_METRICS:
-        return f"{first}; client {smallest.client} has {smallest.test_rows}."
+        return f"{first}; client {least} has {smallest.test_rows}."
     name = Unit.for_metric(metric, MAX_AUROC_STEP).metric
     return (
-        f"{first}: client {smallest.client} has {smallest.test_rows}, so one row moves its "
+        f"{first}: client {least} has {smallest.test_rows}, so one row moves its "
         f"{name} by {100 / smallest.test_rows:.0f} points."
     )
 
 
-def _describe_undefined_metric(clients: Sequence[LastEvaluation], metric: str) -> str:
+def _describe_undefined_metric(
+    clients: Sequence[LastEvaluation], metric: str, names: ClientNames
+) -> str:
     without = [one.client for one in clients if math.isnan(one.metric)]
     if not without:
         return ""
     name = capitalize(Unit.for_metric(metric, MAX_AUROC_STEP).metric)
-    excluded = _format_clients(without, len(clients))
+    excluded = _format_clients(without, len(clients), names)
     return f"{name} is not defined for {excluded}: the means leave these clients out."
 
 
-def _describe_few_validation_rows(clients: Sequence[LastEvaluation]) -> str:
+def _describe_few_validation_rows(clients: Sequence[LastEvaluation], names: ClientNames) -> str:
     if not any(one.validation_rows for one in clients):
         return ""
     few = [one.client for one in clients if one.validation_rows < MIN_RELIABLE_ROWS]
     if not few:
         return ""
-    subject = f"{_format_clients(few, len(clients))} {_get_verb(few)}"
+    subject = f"{_format_clients(few, len(clients), names)} {_get_verb(few)}"
     return (
         f"{subject} fewer than {MIN_RELIABLE_ROWS} validation rows, and the tuning used these rows."
     )
@@ -511,11 +525,11 @@ def _describe_shared_rows() -> str:
     )
 
 
-def _format_clients(clients: Sequence[int], total: int) -> str:
-    """Format clients as "3 of 40 clients (7, 12, 31)", with the first ids."""
+def _format_clients(clients: Sequence[int], total: int, names: ClientNames) -> str:
+    """Format clients as "3 of 40 clients (7, 12, 31)", with the first names or ids."""
     ellipsis = ", ..." if len(clients) > MAX_CLIENTS_LISTED else ""
-    ids = ", ".join(map(str, clients[:MAX_CLIENTS_LISTED]))
-    return f"{len(clients)} of {total} clients ({ids}{ellipsis})"
+    listed = ", ".join(map(names.format, clients[:MAX_CLIENTS_LISTED]))
+    return f"{len(clients)} of {total} clients ({listed}{ellipsis})"
 
 
 def _get_verb(clients: Sequence[int]) -> str:

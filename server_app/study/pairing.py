@@ -40,8 +40,8 @@ def collect_seed_runs(
         if 2 * num_common < len(baseline_clients):
             job = seed_jobs[candidate.method]
             reasons = "".join(
-                f"; client {k}: {cause}"
-                for k, cause in read_rejection_reasons(job.directory).items()
+                f"; client {client}: {cause}"
+                for client, cause in read_rejection_reasons(job.directory).items()
             )
             total = len(baseline_clients)
             reason = f"{num_common} of the baseline's {total} clients report with it{reasons}"

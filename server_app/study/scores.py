@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from fedquorum.audit.replay import read_audit_input
 from fedquorum.errors import RunError
-from fedquorum.records.reader import load_run, read_dataset
+from fedquorum.records.reader import load_run, read_client_names, read_dataset
 from fedquorum.records.round_record import summarize_evaluations
 from fedquorum.records.tables import get_metric_column
 
@@ -134,13 +134,14 @@ def explain_missing_score(directory: Path, split: str, score: str, metric: str) 
     )
 
 
-def read_rejection_reasons(directory: Path) -> dict[int, str]:
-    """Return the reasons of clients that were unavailable in the last round, by client."""
+def read_rejection_reasons(directory: Path) -> dict[str, str]:
+    """Return the reasons of clients that were unavailable in the last round, by their names."""
+    names = read_client_names(directory)
     table = read_dataset(directory / "clients", ["round", "client", "status", "reason"])
     rows = table.to_pylist()
     last = max((row["round"] for row in rows), default=0)
     return {
-        row["client"]: row["reason"]
+        names.format(row["client"]): row["reason"]
         for row in rows
         if row["round"] == last and row["status"] == "unavailable" and row["reason"]
     }

@@ -56,6 +56,9 @@ class Data:
     def summary(self) -> DataSummary:
         return DataSummary(self.num_clients, "", "")
 
+    client_names: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
+
     @property
     def target(self) -> Target:
         return infer_target(self.clients[0].y_train)

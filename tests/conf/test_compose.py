@@ -247,12 +247,12 @@ MISTAKES = {
     "seed=-1": "seed must be a whole number >= 0, got -1",
     "data.num_priority=21": r"data.num_priority must be at most data.num_clients \(20\), got 21",
     "data.num_priority=0": "data.num_priority must be a whole number >= 1, got 0",
-    "data.priority=[]": r"data.priority must be a list of at least one client id.*got \[\]",
-    "data.priority=[1,99]": r"data.priority must be .* from 0 to 19, got \[1, 99\]",
+    "data.priority=[]": r"data.priority must be a list of at least one client, .*got \[\]",
+    "data.priority=[1,99]": r"data.priority must be .* from 0 to 19 .*, got \[1, 99\]",
     "data.priority=xx": "data.priority must be one of heterogeneous, random, all, or a list",
     "'data.priority_weights={3: 0}'": r"data.priority_weights\[3\] must be a number > 0 and <= 1",
-    "'data.priority_weights={30: 0.5}'": r"data.priority_weights \(its keys\) must be .* 0 to 19",
-    "data.priority_weights=[0.5]": "data.priority_weights must be a mapping such as {3: 0.5}",
+    "'data.priority_weights={30: 0.5}'": r"data.priority_weights \(its clients\) must be .* to 19",
+    "data.priority_weights=[0.5]": "data.priority_weights must be a mapping such as {3: 0.5, Nor",
     "strategy.priority_samples=2 'data.priority_weights={3: 0.5}'": (
         "strategy.priority_samples must be"
     ),

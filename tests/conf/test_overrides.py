@@ -148,3 +148,11 @@ def test_overrides_compose_to_the_given_values() -> None:
     assert settings.data.priority_weights == {0: 1.0, 3: 0.5}
     assert settings.tracker.uri == "sqlite:///it's, {here}\\n.db"
     assert settings.engine.round_timeout == 1e-5
+
+
+def test_weights_of_names_are_a_list_where_no_mapping_can_have_them() -> None:
+    """Hydra's grammar has no quotes around a key."""
+    overrides = to_overrides({"data.priority_weights": {"Genève": 0.5, "3": 1.0}})
+    assert overrides == ("data.priority_weights=[['Genève',0.5],['3',1.0]]",)
+    (plain,) = to_overrides({"data.priority_weights": {"North": 0.5, 3: 1.0}})
+    assert plain == "data.priority_weights={North:0.5,3:1.0}"

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum.records.reader import read_client_names
 
 from server_app.cli.study import start_study
 from server_app.runs.job import SweepUnfinished
@@ -35,8 +36,11 @@ ON_DEVICES = (
     "engine.superlink=deployment engine.node_keys=nodes.txt"
 )
 NODE = Path(__file__).parent / "quick_supernode.py"
-POLICIES = {1: "withhold: [test-accuracy]", 2: "accept: {strategies: [fedavg]}"}
-"""Client 1 is in no score, client 2 takes no part with q-FedAvg."""
+POLICIES = {
+    1: "{withhold: [test-accuracy], client_name: North}",
+    2: "accept: {strategies: [fedavg]}",
+}
+"""Client 1 is in no score and gives its name, client 2 takes no part with q-FedAvg."""
 
 
 @pytest.fixture
@@ -112,6 +116,7 @@ def test_a_study_of_devices(deployment: Deployment, capfd: pytest.CaptureFixture
     assert "1 seed compared over 1 of 3 clients" in capfd.readouterr().out
     for name in ("0", "1"):
         assert_withheld(read_rows(study / name, "evaluations"))
+        assert read_client_names(study / name).names == {1: "North"}
     assert_no_row_in(study, deployment.folder / "state")
 
 

@@ -79,7 +79,7 @@ def _build_arrays(splits: HubSplits, settings: HfSettings) -> LabeledArrays:
     for split in data_splits[1:]:
         _check_same_columns(splits.train.features, split.features, columns, settings)
     x = [_read_inputs(split, columns, settings) for split in data_splits]
-    y, num_classes = _read_targets(data_splits, columns.target, settings)
+    y, class_names, num_classes = _read_targets(data_splits, columns.target, settings)
     clients: list[Labels | None] = [None] * len(data_splits)
     names: tuple[str, ...] | None = None
     if settings.client_column is not None:
@@ -93,6 +93,7 @@ def _build_arrays(splits: HubSplits, settings: HfSettings) -> LabeledArrays:
             num_classes,
             client_train=clients[0],
             client_names=names,
+            class_names=class_names,
             num_tokens=num_tokens,
         )
     return LabeledArrays(
@@ -103,6 +104,7 @@ def _build_arrays(splits: HubSplits, settings: HfSettings) -> LabeledArrays:
         num_classes,
         client_train=clients[0],
         client_names=names,
+        class_names=class_names,
         client_test=clients[1],
         num_tokens=num_tokens,
     )
@@ -333,20 +335,20 @@ def _read_tokens(rows: Any, columns: Sequence[str], settings: HfSettings) -> Sam
 
 def _read_targets(
     splits: Sequence[Any], target: str, settings: HfSettings
-) -> tuple[list[Targets], int]:
-    """Return the targets of all splits, and the number of classes."""
+) -> tuple[list[Targets], tuple[str, ...] | None, int]:
+    """Return the targets of all splits, the names of the classes, and their number."""
     feature = splits[0].features[target]
     if _infer_kind(feature) == "text" and not settings.regression:
         if settings.partition == "device":
             raise ValueError(f"{target} must be a ClassLabel with data.partition=device, not text")
         classes, labels = _find_indices(splits, target)
-        return [*labels], settings.num_classes or len(classes)
+        return [*labels], tuple(map(str, classes)), settings.num_classes or len(classes)
     validate = validate_numbers if settings.regression else validate_labels
     y = [validate(target, _to_integers(_to_numpy(_read(split, target)))) for split in splits]
     if settings.regression:
-        return y, 1
-    named = feature.num_classes if isinstance(feature, ClassLabel) else None
-    return y, count_classes(settings.num_classes or named, *y)
+        return y, None, 1
+    names = tuple(feature.names) if isinstance(feature, ClassLabel) else None
+    return y, names, count_classes(settings.num_classes or len(names or ()) or None, *y)
 
 
 def _to_integers(values: NDArray[Any]) -> NDArray[Any]:

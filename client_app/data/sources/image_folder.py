@@ -74,6 +74,7 @@ def _read(path: Path, settings: ImageFolderSettings, *, natural: bool) -> Labele
             len(classes),
             client_train=clients[0],
             client_names=tuple(names),
+            class_names=tuple(classes),
         )
     return LabeledArrays(
         samples[0],
@@ -84,6 +85,7 @@ def _read(path: Path, settings: ImageFolderSettings, *, natural: bool) -> Labele
         client_train=clients[0],
         client_test=clients[1],
         client_names=tuple(names),
+        class_names=tuple(classes),
     )
 
 

@@ -93,6 +93,7 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
         len(classes),
         client_train=clients,
         client_names=client_names,
+        class_names=tuple(map(str, classes)),
         num_tokens=num_tokens,
         division=RowDivision(groups=groups),
     )

@@ -42,7 +42,14 @@ class _Dataset:
         for x in images:
             if x.shape[1:] != self.shape:
                 raise ValueError(f"images must be {self.shape}, got {x.shape[1:]}")
-        return LabeledArrays(images[0], labels[0], images[1], labels[1], self.num_classes)
+        return LabeledArrays(
+            images[0],
+            labels[0],
+            images[1],
+            labels[1],
+            self.num_classes,
+            class_names=getattr(splits[0], "classes", None) and tuple(splits[0].classes),
+        )
 
 
 _DATASETS = {

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..client.gate import should_train
 from ..metrics.fairness import exact_mean, exact_sum
+from ..records.client_names import NO_NAMES, ClientNames
 from ..records.reader import Run
 from ..records.round_record import (
     MEAN_GROUP,
@@ -63,8 +64,12 @@ class Mismatch:
     text: str
 
     def __str__(self) -> str:
+        return self.format(NO_NAMES)
+
+    def format(self, names: ClientNames) -> str:
+        """Return the mismatch as one line, with the client's name."""
         where = [] if self.round is None else [f"round {self.round}"]
-        where += [] if self.client is None else [f"client {self.client}"]
+        where += [] if self.client is None else [f"client {names.format(self.client)}"]
         return f"{', '.join(where) or 'run'}: {self.text}"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import FedQuorumError, RunError
+from ..records.client_names import parse_client
 from ..records.provenance import check_audit_packages
 from ..sanitize import MAX_LINE_LENGTH, sanitize
 
@@ -87,7 +88,7 @@ def audit_runs(directory: Path, print_error: Printer, *, trust: bool = False) ->
 
 
 def explain_decision(
-    directory: Path, client: int, server_round: int, *, trust: bool = False
+    directory: Path, client: int | str, server_round: int, *, trust: bool = False
 ) -> None:
     """Print why a client was selected in a round, its reply, and how its update got its weight.
 
@@ -95,8 +96,10 @@ def explain_decision(
     ----------
     directory : Path
         A run.
-    client, server_round : int
-        The decision's client and round.
+    client : int or str
+        The id or the name of the decision's client.
+    server_round : int
+        The decision's round.
     trust : bool
         As in ``audit_runs``.
 
@@ -114,7 +117,7 @@ def explain_decision(
         raise RunError(f"--client and --round need a single run, got {directory} with {len(runs)}")
     with convert_damage_errors(runs[0]):
         recorded = read_audit_input(runs[0], trust=trust)
-        _print_lines(describe_decision(recorded, client, server_round))
+        _print_lines(describe_decision(recorded, client, server_round, "--client {}"))
 
 
 def _print_audit(result: "AuditResult") -> int:
@@ -128,7 +131,10 @@ def _print_audit(result: "AuditResult") -> int:
         str(run.directory),
         summary,
         *(f"  not in the records: {text}" for text in result.unverifiable),
-        *(f"  mismatch: {mismatch}" for mismatch in mismatches[:MAX_MISMATCHES_SHOWN]),
+        *(
+            f"  mismatch: {mismatch.format(run.client_names)}"
+            for mismatch in mismatches[:MAX_MISMATCHES_SHOWN]
+        ),
     ]
     if len(mismatches) > MAX_MISMATCHES_SHOWN:
         lines.append(f"  ... and {len(mismatches) - MAX_MISMATCHES_SHOWN} more")
@@ -167,7 +173,10 @@ def _build_parser(program: str = PROGRAM) -> argparse.ArgumentParser:
         "directory", type=Path, metavar="DIR", help="a run, or a folder with runs at any depth"
     )
     parser.add_argument(
-        "--client", type=int, metavar="K", help="with --round: explain the decision about client K"
+        "--client",
+        type=parse_client,
+        metavar="K",
+        help="with --round: explain the decision about client K, an id or a name",
     )
     parser.add_argument(
         "--round", type=int, metavar="T", help="the round to explain; rounds count from 1"

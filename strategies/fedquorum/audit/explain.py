@@ -5,14 +5,26 @@ The rules supply the sentences and formulas; the records supply the numbers.
 
 from collections.abc import Iterator
 
-from ..errors import RunError
+from ..errors import ParameterError, RunError
 from ..rules.composition import RuleSet
 from ..rules.formatting import format_number
 from .replay import AuditInput, ReplayedRound, TableRow, UndecidableError, replay_rounds
 
 
-def describe_decision(recorded: AuditInput, client: int, number: int) -> tuple[str, ...]:
+def describe_decision(
+    recorded: AuditInput, client: int | str, number: int, form: str = "client={}"
+) -> tuple[str, ...]:
     """Return the lines that explain the decision about a client in a round.
+
+    Parameters
+    ----------
+    recorded : AuditInput
+    client : int or str
+        The client's id or name.
+    number : int
+        The round.
+    form : str
+        How the user gives the client, for errors; see ``ClientNames.find``.
 
     Raises
     ------
@@ -20,8 +32,14 @@ def describe_decision(recorded: AuditInput, client: int, number: int) -> tuple[s
         If there is no such client or round, or the rules refuse the records of an earlier round.
     """
     population, rounds = recorded.population, len(recorded.run.rounds)
+    names, hosted = recorded.run.client_names, population.hosted_clients
+    try:
+        client = names.find(client, 1 + max(hosted), "client", form)
+    except ParameterError as error:
+        raise RunError(str(error)) from None
     if client in population.held_out:
-        return (f"client {client} never trains: it is a held-out client, which is only evaluated",)
+        held_out = "it is a held-out client, which is only evaluated"
+        return (f"client {names.format(client)} never trains: {held_out}",)
     if client not in population.clients:
         raise RunError(
             f"client must be the id of one of the run's {len(population.clients)} clients, got "
@@ -43,7 +61,7 @@ def describe_decision(recorded: AuditInput, client: int, number: int) -> tuple[s
 def _format_lines(recorded: AuditInput, replayed: ReplayedRound, client: int) -> Iterator[str]:
     number, population, rules = replayed.record.round, replayed.population, replayed.rules
     yield (
-        f"round {number}, client {client} "
+        f"round {number}, client {recorded.run.client_names.format(client)} "
         f"({'a' if client in population.priority else 'not a'} priority client), strategy "
         f"{recorded.run.strategy}"
     )

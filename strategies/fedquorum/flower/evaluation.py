@@ -8,6 +8,7 @@ from logging import WARNING
 from flwr.common.logger import log
 
 from ..errors import RunError
+from ..records.client_names import NO_NAMES, ClientNames
 from ..rules.composition import RuleSet
 from ..rules.decisions import ClientEvaluation, compute_priority_objective
 from ..rules.hooks import Candidates
@@ -115,12 +116,16 @@ def _select_objective_clients(
 
 
 def select_usable_evaluations(
-    results: ReplyResults[EvaluateResult], *, any_weight: bool = False, metric: str = "accuracy"
+    results: ReplyResults[EvaluateResult],
+    *,
+    any_weight: bool = False,
+    metric: str = "accuracy",
+    names: ClientNames = NO_NAMES,
 ) -> dict[int, EvaluateResult]:
     """Return the usable evaluations by client; log why others are unusable.
 
     With ``any_weight`` the amount of data may be any finite number >= 0. ``metric`` is the clients'
-    metric beside loss and accuracy.
+    metric beside loss and accuracy, ``names`` the clients' names for the log.
     """
     usable = {}
     for client in sorted({*results.by_client, *results.malformed}):
@@ -130,7 +135,7 @@ def select_usable_evaluations(
         if problem is None:
             usable[client] = results.by_client[client]
         else:
-            log(WARNING, "Client %d: unusable evaluation: %s", client, problem)
+            log(WARNING, "Client %s: unusable evaluation: %s", names.format(client), problem)
     return usable
 
 
@@ -186,10 +191,13 @@ def check_evaluation(
 
 
 def build_client_evaluations(
-    results: ReplyResults[EvaluateResult], population: Population, metric: str = "accuracy"
+    results: ReplyResults[EvaluateResult],
+    population: Population,
+    metric: str = "accuracy",
+    names: ClientNames = NO_NAMES,
 ) -> tuple[ClientEvaluation, ...]:
     """Return the clients' evaluations; ``metric`` is the metric beside loss and accuracy."""
-    usable = select_usable_evaluations(results, metric=metric)
+    usable = select_usable_evaluations(results, metric=metric, names=names)
     return tuple(_build_evaluation(k, result, population) for k, result in usable.items())
 
 

@@ -20,14 +20,17 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from ..errors import ClientsMissingError, ProtocolError, RunError
+from ..records.client_names import NO_NAMES, ClientNames
 from ..rules.types import IntArray
 from ..sanitize import MAX_REASON_LENGTH, abbreviate, sanitize
 from .codec import (
+    decode_client_names,
     decode_hosted_clients,
     encode_query,
     encode_standard_query,
     has_protocol_version,
 )
+from .waiting_grid import is_http_grid, unwrap_grid
 
 POLL_SECONDS = 0.2
 REMIND_SECONDS = 10.0
@@ -84,9 +87,13 @@ class NodeRegistry:
     held_out : iterable of int
         The clients that never train. The registry waits for them and they can be evaluated, but
         they are neither ``registered`` nor ``unregistered``.
+    names : ClientNames
+        The clients' names, if the server knows them.
 
     Attributes
     ----------
+    names : ClientNames
+        The clients' names; nodes may report further ones.
     nodes : frozenset of int
         The connected nodes.
     is_open : bool
@@ -102,7 +109,9 @@ class NodeRegistry:
         required: Iterable[int] = (),
         get_refusal: Callable[[int], str] | None = None,
         held_out: Iterable[int] = (),
+        names: ClientNames = NO_NAMES,
     ) -> None:
+        self.names = names
         self._standard = standard
         # The reason why a node that does not answer the query cannot take part.
         self._query_hint = NEEDS_QUERY if standard else NEEDS_PROTOCOL if clients is None else ""
@@ -206,7 +215,7 @@ class NodeRegistry:
                     "Waiting for nodes to connect: %d connected (minimum required: %d)%s",
                     len(self.connected_clients),
                     max(1, at_least),
-                    f"; missing priority clients: {abbreviate(missing)}" if missing else "",
+                    f"; missing priority clients: {self._list_names(missing)}" if missing else "",
                 )
             time.sleep(POLL_SECONDS)
 
@@ -248,7 +257,7 @@ class NodeRegistry:
                 break
             state = (
                 f"{found} of {len(self._expected)} clients found on "
-                f"{len(self.nodes)} nodes; missing clients: {abbreviate(missing)}"
+                f"{len(self.nodes)} nodes; missing clients: {self._list_names(missing)}"
             )
             if late:
                 refusals = "".join(f" {refusal}." for refusal in self._refusals)
@@ -327,7 +336,10 @@ class NodeRegistry:
             )
             if problem is not None:
                 self._retry_query(node)
-                problems.append(problem)
+                is_device = node in self._key_of or is_http_grid(unwrap_grid(grid))
+                problems.append(
+                    f"{problem} ({self._describe_host(node)})" if is_device else problem
+                )
         # A node that left may have taken the query with it.
         self._queries = {k: n for k, n in self._queries.items() if n in self.nodes}
         return problems
@@ -377,6 +389,7 @@ class NodeRegistry:
             more = len(refused) - MAX_REFUSALS_SHOWN
             self._log_refusal(node, f"claims {more} further clients that it cannot have: refused")
         self._claims[node] = tuple(claimed)
+        self._note_names(node, reply)
         if len(claimed) < len(clients):
             self._retry_query(node)
         if dropped:
@@ -389,7 +402,7 @@ class NodeRegistry:
         for client in clients:
             problem = self._find_claim_problem(node, client)
             if problem:
-                refused.append(f"claims client {client}{problem}")
+                refused.append(f"claims client {self.names.format(client)}{problem}")
                 continue
             claimed.append(client)
             if self.find_node(client) is None:
@@ -398,7 +411,8 @@ class NodeRegistry:
                     self._registered_set.add(client)
             elif self._node_of[client] != node:
                 first = self._describe_node(self._node_of[client])
-                refused.append(f"claims client {client}, which {first} has: refused")
+                name = self.names.format(client)
+                refused.append(f"claims client {name}, which {first} has: refused")
         return claimed, refused
 
     def _find_claim_problem(self, node: int, client: int) -> str:
@@ -434,6 +448,26 @@ class NodeRegistry:
         if refusal not in self._refusals:
             self._refusals.append(refusal)
             log(WARNING, refusal)
+
+    def _note_names(self, node: int, reply: Message) -> None:
+        """Note the names that a node reports for the clients that it hosts."""
+        reported = {
+            client: name
+            for client, name in decode_client_names(reply.content).items()
+            if self._node_of.get(client) == node
+        }
+        if reported:
+            self.names = ClientNames({**self.names.names, **reported})
+
+    def _list_names(self, clients: Sequence[int]) -> str:
+        return abbreviate([self.names.format(client) for client in clients])
+
+    def _describe_host(self, node: int) -> str:
+        """Describe a node with its key, and with the clients of its key or its earlier claims."""
+        by_key = (self._clients_by_key or {}).get(self._key_of.get(node, ""), frozenset())
+        clients = sorted(by_key or self._claims.get(node, ()))
+        listed = f", client{'' if len(clients) == 1 else 's'} {self._list_names(clients)}"
+        return self._describe_node(node) + (listed if clients else "")
 
     def _describe_node(self, node: int) -> str:
         key = self._key_of.get(node)

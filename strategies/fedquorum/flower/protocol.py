@@ -17,6 +17,7 @@ from flwr.serverapp.strategy.strategy_utils import (
 )
 
 from ..errors import ParameterError, to_one_line
+from ..records.client_names import NO_NAMES, ClientNames
 from ..rng import make_generator
 from ..rules.composition import RuleSet
 from ..rules.decisions import RoundReport
@@ -102,6 +103,8 @@ class NativeProtocol:
     clients_by_key : mapping of str to frozenset of int, optional
         The clients of each node's public key, by the key's fingerprint. By default the server
         trusts each node about the clients that it hosts. See ``NodeRegistry``.
+    client_names : ClientNames
+        The clients' names, for messages; by default nodes may report them.
     quorum : Quorum
         The number of replies that closes a round; by default all.
     virtual_clock : bool
@@ -130,6 +133,7 @@ class NativeProtocol:
     robustness: Robustness = field(default_factory=Robustness)
     privacy: GaussianMechanism | None = None
     clients_by_key: ClientsByKey | None = None
+    client_names: ClientNames = NO_NAMES
     quorum: Quorum = field(default_factory=Quorum)
     virtual_clock: bool = False
     reply_memory: int | None = parameter(None, NON_NEGATIVE_INT)
@@ -156,7 +160,10 @@ class NativeProtocol:
     def build_node_registry(self, population: Population, rules: RuleSet) -> NodeRegistry:
         """Return the registry that finds out which node hosts which client."""
         return NodeRegistry(
-            population.hosted_clients, self.clients_by_key, held_out=population.held_out
+            population.hosted_clients,
+            self.clients_by_key,
+            held_out=population.held_out,
+            names=self.client_names,
         )
 
     def wait_for_clients(

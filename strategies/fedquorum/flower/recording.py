@@ -307,7 +307,8 @@ class RecordingStrategy(Strategy):
             self._save_population()
 
     def _save_population(self) -> None:
-        self._records.save_population(self._strategy.population, None, self._joined_rounds)
+        population, names = self._strategy.population, self._strategy.client_names
+        self._records.save_population(population, None, self._joined_rounds, names=names)
 
     def _get_state(self) -> StateArrays:
         return {**self._strategy.get_state(), **_encode_joined_rounds(self._joined_rounds)}

@@ -13,6 +13,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from ..errors import ProtocolError
+from ..records.client_names import ClientNames
 from ..rules.composition import RuleSet
 from ..rules.decisions import ClientDecision, LateReply, RoundReport
 from ..rules.round import ClientOutcome
@@ -282,7 +283,9 @@ class RoundLogger:
         self._warned: set[str] = set()
         self._logged: set[str] = set()
 
-    def log_round(self, report: RoundReport, results: ReplyResults[TrainResult]) -> None:
+    def log_round(
+        self, report: RoundReport, results: ReplyResults[TrainResult], names: ClientNames
+    ) -> None:
         """Log how many updates count, and why others do not.
 
         Raises
@@ -307,8 +310,8 @@ class RoundLogger:
             self._warn_about_rejected(rejected)
         for decision in unused:
             if decision not in rejected:
-                details = (decision.client, decision.status, decision.reason)
-                log(INFO, "\t> Client %d %s: %s", *details)
+                name = names.format(decision.client)
+                log(INFO, "\t> Client %s %s: %s", name, decision.status, decision.reason)
         usable = any(decision.num_examples is not None for decision in report.decisions)
         if report.server_round == 1 and not usable:
             self._stop_if_malformed(rejected, results)
@@ -651,7 +654,7 @@ class NodeSession:
                 f"{self.communication.other_protocol_hint}"
             )
         if not self.communication.is_native:
-            self._logger.log_round(report, results)
+            self._logger.log_round(report, results, self.registry.names)
 
 
 def _get_rule_name(weighting: Weighting[Any]) -> str:

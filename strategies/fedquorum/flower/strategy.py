@@ -24,6 +24,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from ..errors import StateError
+from ..records.client_names import ClientNames
 from ..rules.composition import RuleSet
 from ..rules.decisions import ClientEvaluation, RoundReport
 from ..rules.round import NO_OBJECTIVE, RoundOutcomes, decide_round
@@ -143,6 +144,11 @@ class ComposedStrategy(Strategy):
             state_bytes=self._state.nbytes + (0 if self._memory is None else self._memory.nbytes),
             disconnected=self._session.find_disconnected(self.population),
         )
+
+    @property
+    def client_names(self) -> ClientNames:
+        """The names of clients that the server or their nodes gave."""
+        return self._session.registry.names
 
     def get_state(self) -> StateArrays:
         """Return the strategy's state between rounds beside the model, by array name.
@@ -383,7 +389,7 @@ class ComposedStrategy(Strategy):
         """Store the evaluations and F(w_{t+1}), which the next round broadcasts."""
         if not self.communication.is_native:
             results = self._session.collect_evaluate_results(replies, server_round)
-            usable = select_usable_evaluations(results, any_weight=True)
+            usable = select_usable_evaluations(results, any_weight=True, names=self.client_names)
             return self.communication.aggregate_evaluate_metrics(
                 [results.contents[k] for k in usable]
             )
@@ -406,7 +412,7 @@ class ComposedStrategy(Strategy):
         model = f"the model after round {server_round}" if server_round else "the first model"
         nodes, expected = session.clients_by_node, self._evaluation_clients
         check_evaluation(results, nodes, expected, model=model, metric=metric)
-        evaluations = build_client_evaluations(results, self.population, metric)
+        evaluations = build_client_evaluations(results, self.population, metric, self.client_names)
         self._state = self._state.with_evaluations(self.rules, evaluations)
         return evaluations
 

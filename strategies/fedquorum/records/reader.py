@@ -16,6 +16,7 @@ import pyarrow as pa
 from ..errors import RunError, to_one_line
 from ..rules.equality import nan_equals_nan
 from ..sanitize import sanitize
+from .client_names import NO_NAMES, ClientNames
 from .columns import build_schema
 from .legs import Leg, Resume, build_legs
 from .parquet import read_parquet_file
@@ -109,6 +110,11 @@ class Run:
     def legs(self) -> tuple[Leg, ...]:
         """The legs of the run, each with the settings that decided its rounds."""
         return build_legs(self.config, self.resumed)
+
+    @cached_property
+    def client_names(self) -> ClientNames:
+        """The names of the clients, read on first use; raises RunError for a damaged table."""
+        return read_client_names(self.directory)
 
     def find_leg(self, number: int) -> Leg:
         """Return the leg to which a round belongs, the first one for round 0."""
@@ -392,6 +398,23 @@ def read_population(directory: Path) -> pa.Table:
             f"{directory / POPULATION_FILE}: expected each client once, got {client} again"
         )
     return table
+
+
+def read_client_names(directory: Path) -> ClientNames:
+    """Return the names of a run's clients; none without a table of clients.
+
+    Raises
+    ------
+    RunError
+        If the table is damaged.
+    """
+    run = SafeRunDir(directory)
+    if run.get_file_id(POPULATION_FILE) is None:
+        return NO_NAMES
+    columns = ["client", "name"]
+    table = read_parquet_file(run, (POPULATION_FILE,), POPULATION_COLUMNS, columns).to_pydict()
+    named = zip(table["client"], table["name"], strict=True)
+    return ClientNames({client: name for client, name in named if name is not None})
 
 
 def _read_required_file(run: SafeRunDir, name: str) -> bytes:

@@ -20,6 +20,7 @@ from ..io import atomic_write
 from ..rules.decisions import ClientDecision, ClientEvaluation
 from ..rules.types import PerClient, Population
 from ..sanitize import sanitize
+from .client_names import NO_NAMES, ClientNames
 from .columns import (
     MAX_INT32,
     TableColumns,
@@ -84,6 +85,7 @@ EVALUATIONS_COLUMNS: TableColumns = (
 
 POPULATION_COLUMNS: TableColumns = (
     int_column("client", high=MAX_INT32),
+    text_column("name", "it has none, or the run records no names"),
     bool_column("priority"),
     fraction_column("priority_weight"),
     fraction_column("participation_rate", "not known"),
@@ -294,6 +296,7 @@ def build_population_table(
     rates: ParticipationRates | None,
     joined: Mapping[int, int] | None = None,
     columns: Mapping[str, Mapping[int, float]] | None = None,
+    names: ClientNames = NO_NAMES,
 ) -> pa.Table:
     """Return the rows of ``population.parquet``.
 
@@ -307,6 +310,8 @@ def build_population_table(
         The first round of every client, if clients may join.
     columns : mapping of str to mapping of int to float, optional
         The run's columns of ``CLIENT_COLUMNS``, by client id.
+    names : ClientNames
+        The names to record.
     """
     clients = np.sort(np.array(population.hosted_clients, dtype=np.int64))
     is_held_out = np.isin(clients, np.array(population.held_out, dtype=np.int64))
@@ -318,6 +323,7 @@ def build_population_table(
     }
     values = {
         "client": clients,
+        "name": [names.names.get(k) for k in clients.tolist()],
         "priority": weights > 0,
         "priority_weight": weights,
         "participation_rate": (

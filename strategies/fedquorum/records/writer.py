@@ -21,6 +21,7 @@ from ..rules.state_arrays import StateArrays
 from ..rules.types import Population
 from .callback import FinishedRound, RunCallback, RunObserver
 from .checkpoint import Checkpoint, save_arrays
+from .client_names import NO_NAMES, ClientNames
 from .legs import find_changed_settings
 from .provenance import RunInfo, get_utc_time
 from .reader import FORMAT_VERSION, read_manifest
@@ -238,9 +239,10 @@ class RunWriter(RunCallback):
         rates: ParticipationRates | None,
         joined: Mapping[int, int] | None = None,
         columns: Mapping[str, Mapping[int, float]] | None = None,
+        names: ClientNames = NO_NAMES,
     ) -> None:
         """Write the table of clients, see ``build_population_table``."""
-        table = build_population_table(population, rates, joined, columns)
+        table = build_population_table(population, rates, joined, columns, names)
         write_table(
             table, self.directory / "population.parquet", durable=True, sorted_column="client"
         )

@@ -293,7 +293,7 @@ def _build_client_layer(
     return GridLayer(
         f"{method.label}, seed {method.first_run.seed}",
         tuple(map(str, drawn_rounds.tolist())),
-        tuple(map(str, shown_clients)),
+        tuple(map(method.first_run.client_names.format_label, shown_clients)),
         grid,
         divider if divider < len(shown_clients) else 0,
         is_subsampled=len(shown_clients) < len(clients) or len(drawn_rounds) < total,
@@ -357,11 +357,12 @@ def _build_omega_line(method: PlottedMethod) -> Line | None:
     drawn = {k: rate for k in sorted(last) if (rate := rates.get(k))}  # 0: it is never available
     if not drawn or all(rate == 1.0 for rate in drawn.values()):
         return None
+    names = method.first_run.client_names
     return Line(
         method.label,
         method.style,
         1.0 / np.array(list(drawn.values())),
         np.array([last[k] for k in drawn]),
         markers_only=True,
-        hover_texts=[f"client {k}" for k in drawn],
+        hover_texts=[f"client {names.format_label(k)}" for k in drawn],
     )

@@ -4,7 +4,13 @@ from typing import Any
 
 import pandas as pd
 
-from ..records.reader import POPULATION_FILE, Run, read_dataset, read_population
+from ..records.reader import (
+    POPULATION_FILE,
+    Run,
+    read_client_names,
+    read_dataset,
+    read_population,
+)
 from ..rules.decisions import STATUSES, LateReply
 from ..sanitize import sanitize
 from .tables import TextTable
@@ -43,6 +49,7 @@ class ClientStatusTable:
 
     def __init__(self, run: Run) -> None:
         rows = _read_rows(run)
+        self._names = read_client_names(run.directory)
         self.table = rows.drop_duplicates("client", keep="last").set_index("client")
         by_client = {name: rows[rows["status"] == name].groupby("client") for name in STATUSES}
         self.table["trained"] = by_client["trained"]["round"].max()
@@ -101,7 +108,7 @@ class ClientStatusTable:
     def _format_row(self, client: int, row: Any) -> tuple[str, ...]:
         reply = self._late.get(client)
         return (
-            str(client),
+            self._names.format(client),
             "yes" if row["priority"] else "",
             sanitize(row["status"]),
             _format_count(row["round"]) or "-",

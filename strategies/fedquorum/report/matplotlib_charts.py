@@ -369,4 +369,4 @@ def _set_tick_names(axes: Axes, columns: Sequence[str], rows: Sequence[str]) -> 
     for axis, names, max_ticks in ((axes.xaxis, columns, 8), (axes.yaxis, rows, 12)):
         step = max(1, math.ceil(len(names) / max_ticks))
         positions = list(range(0, len(names), step))
-        axis.set_ticks(positions, [names[i] for i in positions])
+        axis.set_ticks(positions, [names[i] for i in positions], parse_math=False)

@@ -331,7 +331,7 @@ def _list_used_categories(chart: GridChart) -> list[tuple[int, str, str]]:
 def _build_heat_map(chart: GridChart, layer: GridLayer) -> go.Heatmap:
     common = {
         "x": list(layer.columns),
-        "y": list(layer.rows),
+        "y": [escape_html(name) for name in layer.rows],
         "z": layer.values,
         "name": escape_html(layer.label),
     }

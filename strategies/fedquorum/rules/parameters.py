@@ -108,23 +108,26 @@ class OneOf(Range):
 
 @dataclass(frozen=True)
 class ClientIds(Range):
-    """A list of different client ids below ``num_clients``."""
+    """A list of different clients: ids below ``num_clients``, if that is known, and names."""
 
-    num_clients: int
+    num_clients: int | None = None
 
     def describe(self) -> str:
         """Return the choice in words."""
-        return f"a list of at least one client id, each once, from 0 to {self.num_clients - 1}"
+        last = "" if self.num_clients is None else f" from 0 to {self.num_clients - 1}"
+        return f"a list of at least one client, each once, an id{last} or a name in quotes"
 
     def contains(self, value: object) -> bool:
         """Say whether ``value`` is such a list."""
-        ids = _convert_to_list(value)
-        are_integers = all(isinstance(k, int) and not isinstance(k, bool) for k in ids)
-        return (
-            are_integers
-            and 0 < len(ids) == len(set(ids))
-            and all(0 <= k < self.num_clients for k in ids)
-        )
+        clients = _convert_to_list(value)
+        return all(map(self._is_client, clients)) and 0 < len(clients) == len(set(clients))
+
+    def _is_client(self, value: object) -> bool:
+        if isinstance(value, str):
+            return bool(value.strip())
+        if not isinstance(value, int) or isinstance(value, bool):
+            return False
+        return value >= 0 and (self.num_clients is None or value < self.num_clients)
 
 
 @dataclass(frozen=True)

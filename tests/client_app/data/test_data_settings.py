@@ -115,8 +115,8 @@ NULL = "data.num_clients must be a whole number >= 1 where the data does not tel
         (
             "data=npz data.path=x data.partition=natural data.num_clients=7 data.priority=[7]",
             (
-                "data.priority must be a list of at least one client id, each once, from 0 to 6, "
-                "got [7]"
+                "data.priority must be a list of at least one client, each once, an id from 0 to 6 "
+                "or a name in quotes, got [7]"
             ),
         ),
         (
@@ -160,8 +160,8 @@ def test_priority_of_all(name: str) -> None:
 def test_an_invalid_priority_is_refused() -> None:
     """Another word is refused with the words there are."""
     message = (
-        "data.priority must be one of heterogeneous, random, all, or a list of client ids, "
-        "got 'everyone'"
+        "data.priority must be one of heterogeneous, random, all, or a list of client ids or names "
+        "such as [0, North], got 'everyone'"
     )
     with pytest.raises(SettingsError, match=f"^{re.escape(message)}$"):
         compose_settings("custom", "data.priority=everyone")

@@ -1,9 +1,11 @@
 """Which clients get priority."""
 
 import pytest
+from fedquorum.errors import SettingsError
 
 from client_app.data.priority import (
-    parse_priority_list,
+    find_priority_list,
+    find_priority_weights,
     sample_priority,
     select_heterogeneous_priority,
 )
@@ -67,4 +69,17 @@ def test_heterogeneous_priority_varies_with_the_seed() -> None:
 
 def test_listed_priority_is_ascending() -> None:
     """A list of clients comes back as whole numbers in ascending order."""
-    assert parse_priority_list([4, 0, 2]) == (0, 2, 4)
+    assert find_priority_list([4, 0, 2], 5, None) == (0, 2, 4)
+
+
+def test_clients_are_given_by_id_and_by_name() -> None:
+    """A mapping and a list of pairs have the same weights; no client has two."""
+    names = ("East", "North", "3")
+    assert find_priority_list(["North", 0], 3, names) == (0, 1)
+    for given in ({"North": 0.5, 2: 1.0}, [["North", 0.5], ["3", 1.0]]):
+        assert find_priority_weights(given, 3, names) == {1: 0.5, 2: 1.0}
+    assert find_priority_weights(None, 3, names) == {}
+    with pytest.raises(SettingsError, match="must have each client once, got North twice"):
+        find_priority_list(["North", 1], 3, names)
+    with pytest.raises(SettingsError, match="did you mean North"):
+        find_priority_weights({"Nort": 0.5}, 3, names)

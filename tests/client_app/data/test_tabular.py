@@ -291,9 +291,9 @@ def test_priority(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"num_clients": 4}, "data.num_clients must be null or 3, the .* the data, got 4$"),
-        ({"priority": [3]}, r"data.priority must be .* from 0 to 2, got \[3\]$"),
+        ({"priority": [3]}, r"data.priority must be an id from 0 to 2 or .*, got 3$"),
         ({"priority": "random", "num_priority": 4}, "data.num_priority must be at most .* got 4$"),
-        ({"priority_weights": {5: 0.5}}, r"data.priority_weights .* from 0 to 2, got \[5\]$"),
+        ({"priority_weights": {5: 0.5}}, r"data.priority_weights .* from 0 to 2 or .*, got 5$"),
     ],
 )
 def test_unknown_clients(tmp_path: Path, settings: dict[str, Any], message: str) -> None:

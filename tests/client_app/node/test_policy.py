@@ -14,11 +14,13 @@ from fedquorum.flower.codec import (
     EvaluateRequest,
     Status,
     TrainRequest,
+    decode_client_names,
     decode_evaluate_reply,
     decode_hosted_clients,
     decode_train_reply,
     encode_arrays,
     encode_evaluate_request,
+    encode_query,
     encode_train_request,
 )
 from fedquorum.rules.types import Objective, RoundPlan
@@ -196,6 +198,22 @@ def test_metrics_that_are_withheld_do_not_leave_the_node(device: Path) -> None:
     assert set(measured) - set(left) == {"test-accuracy"}
 
 
+def test_a_name_leaves_the_node_only_if_the_policy_gives_one(device: Path) -> None:
+    """Only with the reply to the query, and only to a run that keeps names."""
+    assert decode_client_names(send_message(device, encode_query(), "query").content) == {}
+    write_policy(device, "client_name: Hospital North")
+    reply = send_message(device, encode_query(), "query").content
+    assert (decode_client_names(reply), decode_hosted_clients(reply)) == (
+        {2: "Hospital North"},
+        (2,),
+    )
+    for overrides in ("data.names=false", "strategy=aaggff_d"):
+        write_policy(device, "client_name: North\naccept: {strategies: [fedavg, fedalign]}")
+        reply = send_message(device, encode_query(), "query", overrides).content
+        assert decode_client_names(reply) == {}
+    assert "names" not in send_message(device, TRAIN, "train").content
+
+
 # --- how much ------------------------------------------------------------------------------------
 
 
@@ -256,12 +274,14 @@ def test_all_of_a_policy(tmp_path: Path) -> None:
         "withhold: [loss]\n"
         "accept: {experiments: ['fedau/*'], models: [mlp], strategies: [fedau]}\n"
         "per_day: {rounds: 100, examples: 1000000}\n"
+        "client_name: North\n"
     )
     assert load_policy(tmp_path / "node.yaml") == NodePolicy(
         PrivacyRequirement(1.1, 2, clips_here=True),
         ("loss",),
         Allowlist(("fedau/*",), ("mlp",), ("fedau",)),
         DailyLimit(100, 1000000),
+        "North",
     )
 
 
@@ -275,13 +295,17 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     assert found.withhold == ("loss", "accuracy")
     assert found.accept.experiments == ("custom", "fedau/*")
     assert found.per_day == DailyLimit(200, 100000)
+    assert found.client_name == "Hospital North"
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("[", "must be YAML that can be read: while parsing"),
-        ("- a", "the file must be a mapping with privacy, withhold, accept, per_day, got ['a']"),
+        (
+            "- a",
+            "the file must be a mapping with privacy, withhold, accept, per_day, client_name, got",
+        ),
         (
             "privacy: 3",
             "privacy must be a mapping with noise_multiplier, clipping_norm, clips_here, got 3",
@@ -295,6 +319,8 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
         ),
         ("privacy: {clips_here: 1}", "privacy.clips_here must be true or false, got 1"),
         ("per_day: {rounds: 1.5}", "per_day.rounds must be a whole number >= 0, or null, got 1.5"),
+        ("client_name: 7", "client_name must be a text of 1 to 100 characters, on one line, or"),
+        ('client_name: "a\\nb"', "client_name must be a text of 1 to 100 characters, on one line"),
         ("accept: {models: mlp}", "accept.models must be a list of names, got 'mlp'"),
         (
             "withhold: [num-examples]",

@@ -135,6 +135,14 @@ class OwnLabelsOnly:
         return self.data.num_tokens
 
     @property
+    def client_names(self) -> tuple[str, ...] | None:
+        return self.data.client_names
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        return self.data.class_names
+
+    @property
     def target(self) -> Target:
         return self.data.target
 

@@ -106,7 +106,7 @@ def test_a_client_that_never_trains_is_explained(runs: Callable[[str], Path]) ->
 @pytest.mark.parametrize(
     ("client", "number", "problem"),
     [
-        (8, 1, "client must be the id of one of the run's 8 clients, got 8"),
+        (8, 1, "client must be an id from 0 to 7 or the name of a client, got 8"),
         (-1, 1, "client must be .*, got -1"),
         (0, 0, "round must be from 1 to 5, the run's rounds, got 0"),
         (0, 6, "round must be .*, got 6"),

@@ -100,7 +100,7 @@ ROUNDS = {
 NOT_COVERED = {
     "clients": {"reason"},
     "evaluations": set[str](),
-    "population": {"participation_rate", "joined_round", "local_accuracy"},
+    "population": {"name", "participation_rate", "joined_round", "local_accuracy"},
     "rounds": {"bytes_down", "bytes_up", "duration_seconds", "state_bytes", "disconnected"},
 }
 """The columns that no other record determines, at least not in these runs."""

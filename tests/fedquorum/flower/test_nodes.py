@@ -7,7 +7,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from fedquorum.errors import ClientsMissingError
-from fedquorum.flower.codec import PROTOCOL_VERSION
+from fedquorum.flower.codec import (
+    PROTOCOL_VERSION,
+    add_client_names,
+    encode_hosted_clients,
+)
 from fedquorum.flower.nodes import (
     MAX_JOINING_CLIENTS,
     MAX_REFUSALS_SHOWN,
@@ -15,7 +19,8 @@ from fedquorum.flower.nodes import (
     NodeRegistry,
     compute_pem_fingerprint,
 )
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from fedquorum.records.client_names import ClientNames
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from tests.builders_flower import KeyedGrid, make_grid
@@ -213,6 +218,37 @@ def test_the_start_waits_for_query_replies_only_until_its_timeout() -> None:
     nodes.mute = {2}
     registry.wait(nodes, 0.3, at_least=1)
     assert registry.registered.tolist() == [0]
+
+
+def test_nodes_name_their_clients() -> None:
+    """A node names only clients that it hosts; names of another form count as none."""
+    nodes, registry = KeyedGrid([[0, 1], [2], [3]]), NodeRegistry([0, 1, 2, 3])
+    names = {1: {0: "North\x1b", 1: "South", 3: "mine"}, 2: {2: "North"}, 3: {}}
+
+    def reply(message: Message) -> Message:
+        node = message.metadata.dst_node_id
+        content = add_client_names(encode_hosted_clients(nodes.claims[node]), names[node])
+        if node == 3:
+            content["names"] = ConfigRecord({"client-id": [3, 4], "name": ["x"]})
+        return Message(content, reply_to=message)
+
+    nodes.reply = reply
+    registry.wait(nodes, 1)
+    assert registry.names.names == {0: "North", 1: "South", 2: "North"}
+
+
+def test_the_error_names_the_node_its_key_and_its_clients() -> None:
+    """The clients are those of the key in the server's file."""
+    nodes = KeyedGrid([[0], [1]])
+    nodes.reply = lambda message: (
+        Message(RecordDict(), reply_to=message) if message.metadata.dst_node_id == 2 else None
+    )
+    keys, names = nodes.group_by_key({1: {0}, 2: {1}}), ClientNames({1: "North"})
+    registry = NodeRegistry([0, 1], keys, names=names)
+    with pytest.raises(ClientsMissingError) as caught:
+        registry.wait(nodes, 1)
+    node = f"(node 2 with key {nodes.get_fingerprint(2)}, client North)"
+    assert str(caught.value).endswith(node)
 
 
 def test_a_broken_node_does_not_stop_a_start_without_it() -> None:

@@ -236,13 +236,16 @@ def write_part(run: Path, number: int, rows: Sequence[Mapping[str, Any]]) -> Pat
     return path
 
 
-def write_population(run: Path, rates: Sequence[float], priority: Sequence[bool]) -> None:
+def write_population(
+    run: Path, rates: Sequence[float], priority: Sequence[bool], names: Sequence[str | None] = ()
+) -> None:
     """Write the table of a run's clients."""
     blank = {**dict.fromkeys(POPULATION_SCHEMA.names), "held_out": False}
     rows = [
         {
             **blank,
             "client": k,
+            "name": names[k] if names else None,
             "priority": p,
             "priority_weight": float(p),
             "participation_rate": rate,

@@ -204,6 +204,7 @@ def test_the_population_is_one_row_per_client(tmp_path: Path) -> None:
         assert pq.read_table(tmp_path / name / "population.parquet").to_pylist() == [
             {
                 "client": k,
+                "name": None,
                 "priority": weight > 0,
                 "priority_weight": weight,
                 "participation_rate": None if rates is None else rates.p[k] / 2,

@@ -226,6 +226,21 @@ def test_the_raster_shows_the_status_of_clients_by_round(tmp_path: Path) -> None
     ]
 
 
+def test_rasters_have_the_names_of_clients(tmp_path: Path) -> None:
+    """They are others' text: no markup, no formula, and cut where they are long."""
+    run = make_run(tmp_path / "run", [make_round_line(1)])
+    write_clients(run, [(1, k, True, "trained") for k in range(4)])
+    write_population(run, [1.0] * 4, [True] * 4, ["<b>North</b>", "$x_$", "y" * 90, None])
+    chart = get_grid_chart(build_charts(tmp_path), "participation")
+    rows = ("<b>North</b>", "$x_$", f"{'y' * 24}... (id 2)", "3")
+    assert chart.layers[0].rows == rows
+    shown = build_plotly_spec(chart)["panels"][0]["data"][0]["y"]
+    assert shown[:2] == ["&lt;b&gt;North&lt;/b&gt;", "$x_$"]
+    axes = draw_figure(chart).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [*rows]
+    assert not any(label.get_parse_math() for label in axes.get_yticklabels())
+
+
 def test_equal_rasters_are_drawn_once(tmp_path: Path) -> None:
     """Methods with the same availability share a raster, which has all their names."""
     for strategy, status in (("fedau", "trained"), ("mifa", "trained"), ("fedvarp", "failed")):

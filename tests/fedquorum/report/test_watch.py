@@ -371,7 +371,8 @@ def test_the_last_status_of_each_client(tmp_path: Path) -> None:
         {"round": 3, "client": 1, "status": "unavailable", "reason": "away"},
     ]
     write_part(run, 1, rows)
-    write_population(run, rates=[1.0] * 4, priority=[True, False, False, False])
+    names = ["North", "<b>", None, None]
+    write_population(run, [1.0] * 4, [True, False, False, False], names)
     table = ClientStatusTable(load_run(run)).to_text_table("x")
     assert table.title == "x: 2 of 4 clients connected, 1 unavailable, 1 not selected yet"
     assert table.headings == (
@@ -379,12 +380,15 @@ def test_the_last_status_of_each_client(tmp_path: Path) -> None:
         "last late reply",
     )
     assert table.rows == (
-        ("0", "yes", "trained", "2", "", "2", "", ""),
-        ("1", "", "unavailable", "3", "away", "-", "", ""),
+        ("North", "yes", "trained", "2", "", "2", "", ""),
+        ("<b>", "", "unavailable", "3", "away", "-", "", ""),
         ("2", "", "failed", "3", "it <broke>", "1", "1", "to round 1 after 12.3 s"),
         ("3", "", "not selected yet", "-", "", "-", "", ""),
     )
-    assert "it &lt;broke&gt;" in draw_runs(run).content
+    content = draw_runs(run).content
+    assert "it &lt;broke&gt;" in content
+    assert "&lt;b&gt;" in content
+    assert "<b>" not in content
 
 
 def test_the_page_shows_the_clients(tmp_path: Path, snapshot: Snapshot) -> None:

@@ -19,7 +19,11 @@ from hypothesis import strategies as st
         (Interval(low=1, integer=True), "a whole number >= 1"),
         (Interval(low=0, infinite=True), "a number >= 0 (inf allowed)"),
         (OneOf(("a", "b")), "one of a, b"),
-        (ClientIds(3), "a list of at least one client id, each once, from 0 to 2"),
+        (
+            ClientIds(3),
+            "a list of at least one client, each once, an id from 0 to 2 or a name in quotes",
+        ),
+        (ClientIds(), "a list of at least one client, each once, an id or a name in quotes"),
         (ListOf(Interval(low=0)), "a list of at least one value, each a number >= 0"),
     ],
 )
@@ -48,10 +52,17 @@ def test_other_types_are_no_numbers(value: object) -> None:
     assert not Interval().contains(value)
 
 
-@pytest.mark.parametrize("value", [[], [3], [-1], [0, 0], [True], "01", 1, [0.0]])
+@pytest.mark.parametrize("value", [[], [3], [-1], [0, 0], [True], "01", 1, [0.0], [" "]])
 def test_no_client_ids(value: object) -> None:
     """Empty, doubled, unknown or otherwise odd lists are refused."""
     assert not ClientIds(3).contains(value)
+
+
+def test_clients_by_id_and_by_name() -> None:
+    """Without the number of clients any id may exist; whether a name does, the data knows."""
+    assert ClientIds(3).contains([2, "North"])
+    assert ClientIds().contains([7])
+    assert not ClientIds().contains(["North", "North"])
 
 
 @pytest.mark.parametrize(

@@ -195,3 +195,28 @@ def test_an_output_that_cannot_be_written_is_one_line(
     ]
     assert main(overrides) == 1
     assert capsys.readouterr().err.startswith("fedquorum data: --output must be a folder to write")
+
+
+def test_clients_and_classes_have_their_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the table, its file, the figure and the warnings; data.names=false shows ids."""
+    rows = [("North", "yes"), ("North", "no"), ("[red]South", "no")]
+    lines = [f"{k},{site},{ill}" for site, ill in rows for k in range(5)]
+    (tmp_path / "t.csv").write_text("\n".join(["age,site,ill", *lines]) + "\n")
+    overrides = f"experiment=custom data=csv data.path={tmp_path}/t.csv data.client_column=site "
+    overrides += "data.target=ill client.batch_size=2"
+    assert main([*overrides.split(), "--output", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().out
+    assert "1 client ([red]South) has only one class in training" in shown
+    assert "\u2502 [red]South" in shown
+    assert "class yes" in shown
+    table = read_csv(tmp_path / "out" / "clients.csv")
+    assert [(row["client"], row["name"]) for row in table] == [("0", "North"), ("1", "[red]South")]
+    assert table[1]["train_class_no"] == "4"
+    built = build_client_rows(compose_settings("", overrides).settings)
+    axes = draw_clients_figure(built, "title").axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["North", "[red]South"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["no", "yes"]
+    plain = build_client_rows(compose_settings("", f"{overrides} data.names=false").settings)
+    assert [row.name for row in plain] == ["0", "1"]

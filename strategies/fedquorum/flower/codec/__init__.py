@@ -9,7 +9,7 @@ of Flower's standard protocol (``standard``) carry no version and name no client
 
 Query (the clients that a node hosts)
     request: ``config`` {protocol}; reply: ``metrics`` {protocol, client-id: list}, or a single
-    number.
+    number, and ``names`` {client-id: list, name: list} of clients whose device gives a name.
 Train
     request: ``arrays`` + ``config`` {protocol, server-round, client-id: list, priority: list,
     global-loss, global-accuracy, epsilon, criterion}; no epsilon means no gate. Reply of one
@@ -82,8 +82,10 @@ from .results import (
     ResultT,
     Status,
     TrainResult,
+    add_client_names,
     add_response_times,
     add_unavailable,
+    decode_client_names,
     decode_evaluate_reply,
     decode_hosted_clients,
     decode_partial_sum,
@@ -137,6 +139,7 @@ __all__ = [
     "TrainRequest",
     "TrainResult",
     "TrainTask",
+    "add_client_names",
     "add_response_times",
     "add_unavailable",
     "add_user_config",
@@ -145,6 +148,7 @@ __all__ = [
     "check_query",
     "count_bytes",
     "decode_arrays",
+    "decode_client_names",
     "decode_evaluate_reply",
     "decode_evaluate_request",
     "decode_hosted_clients",

@@ -35,6 +35,8 @@ TEST_SPLIT = "test-part"
 # In the metrics of replies, and beside the failures.
 STATUS = "status"
 REASON = "reason"
+NAMES = "names"
+NAME = "name"
 NUM_EXAMPLES = "num-examples"
 LOSS = "loss"
 ACCURACY = "accuracy"

@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from ...errors import ProtocolError
+from ...records.client_names import MAX_NAMED_CLIENTS
 from ...rules.equality import nan_equals_nan
 from ...rules.types import Objective
 from ...sanitize import MAX_REASON_LENGTH, check_names, sanitize
@@ -27,6 +28,8 @@ from .keys import (
     GLOBAL_LOSS,
     LOW_SUM,
     METRICS,
+    NAME,
+    NAMES,
     PROTOCOL_KEY,
     REASON,
     RESPONSE_TIMES,
@@ -155,6 +158,12 @@ def encode_hosted_clients(clients: Sequence[int]) -> RecordDict:
     """Return the reply to a query: the ids of the clients on this node."""
     metrics: dict[str, Any] = {PROTOCOL_KEY: PROTOCOL_VERSION, CLIENT_ID: list(clients)}
     return RecordDict({METRICS: MetricRecord(metrics)})
+
+
+def add_client_names(content: RecordDict, names: Mapping[int, str]) -> RecordDict:
+    """Return the reply to a query with names of the clients on this node."""
+    record: dict[str, Any] = {CLIENT_ID: [*names], NAME: [*names.values()]}
+    return RecordDict({**content, NAMES: ConfigRecord(record)})
 
 
 def encode_train_reply(
@@ -299,6 +308,19 @@ def decode_hosted_clients(content: RecordDict, *, standard: bool = False) -> tup
     if not standard:
         check_reply(metrics)
     return tuple(int(k) for k in clients)
+
+
+def decode_client_names(content: RecordDict) -> dict[int, str]:
+    """Return the names in a node's reply to a query; none where they have another form."""
+    record: Mapping[str, Any] = select_records(content, ConfigRecord).get(NAMES, {})
+    clients, names = record.get(CLIENT_ID), record.get(NAME)
+    if not isinstance(clients, list) or not isinstance(names, list) or len(clients) != len(names):
+        return {}
+    return {
+        client: name
+        for client, name in zip(clients[:MAX_NAMED_CLIENTS], names, strict=False)
+        if isinstance(client, int) and isinstance(name, str)
+    }
 
 
 def decode_train_reply(content: RecordDict) -> list[TrainResult]:
