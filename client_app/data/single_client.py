@@ -10,8 +10,12 @@ from functools import cache
 
 from fedquorum.errors import DataError, SettingsError
 
+from client_app.data.agreed import ClientMoments, build_scales, measure_moments
 from client_app.data.base import ClientData, ClientwiseData, Target
+from client_app.data.partition import ClientSplit
+from client_app.data.partitioned import build_single_client, split_single_client
 from client_app.data.priority import select_priority_clients
+from client_app.data.scaling import AgreedScales
 from client_app.data.sources.base import LabeledArrays
 from conf.schema.data import (
     CsvSettings,
@@ -19,6 +23,7 @@ from conf.schema.data import (
     ImageFolderSettings,
     OnDeviceSettings,
     get_num_clients,
+    needs_agreement,
 )
 
 
@@ -39,7 +44,12 @@ class SingleClientData(ClientwiseData):
     target : str
         The kind of target.
     read : callable
-        Returns the device's data for a client id, which determines its split.
+        Returns the device's arrays and the splits for a client id, which determines them.
+
+    Attributes
+    ----------
+    scales : AgreedScales
+        Those of ``agree``; until then each client uses the statistics of its own rows.
 
     Raises
     ------
@@ -55,13 +65,15 @@ class SingleClientData(ClientwiseData):
         input_shape: tuple[int, ...],
         num_classes: int,
         target: Target,
-        read: Callable[[int], ClientData],
+        read: Callable[[int], tuple[LabeledArrays, ClientSplit]],
     ) -> None:
+        self._settings = settings
         self.num_clients = get_num_clients(settings)
         self.input_shape = input_shape
         self.num_classes = num_classes
         self.target = target
-        self._read = read
+        self.scales = build_scales([], settings)
+        self._read = cache(read)
         self._load_cached = cache(self._load_client)
         self.priority = select_priority_clients(settings, self.num_clients, self.get_labels, seed)
 
@@ -69,18 +81,39 @@ class SingleClientData(ClientwiseData):
         """Return the data of one client, read once."""
         return self._load_cached(client)
 
+    def measure_client(self, client: int) -> ClientMoments:
+        """Return the moments of a client's training rows, for scales that all clients share."""
+        arrays, split = self._read_client(client)
+        return measure_moments(arrays, self._settings, split.train)
+
+    def agree(self, scales: AgreedScales) -> None:
+        """Use the scales that all clients share."""
+        if scales.to_dict() != self.scales.to_dict():
+            self.scales = scales
+            self._load_cached.cache_clear()
+
     def _load_client(self, client: int) -> ClientData:
+        arrays, split = self._read_client(client)
+        scales = self.scales
+        if needs_agreement(self._settings) and not scales:
+            scales = build_scales([self.measure_client(client)], self._settings)
+        data = build_single_client(arrays, split, scales)
+        self._check_shapes(data)
+        return data
+
+    def _read_client(self, client: int) -> tuple[LabeledArrays, ClientSplit]:
         try:
-            data = self._read(client)
+            return self._read(client)
         except ValueError as error:
             raise DataError(f"data.path must lead to the data of a client: {error}") from None
+
+    def _check_shapes(self, data: ClientData) -> None:
         for split, x in (("train", data.x_train), ("test", data.x_test)):
             if x.shape[1:] != self.input_shape:
                 raise DataError(
                     f"data.path must lead to {split} inputs of the agreed shape "
                     f"{self.input_shape}, got {x.shape[1:]}"
                 )
-        return data
 
 
 def load_device_arrays(
@@ -96,16 +129,19 @@ def load_device_arrays(
     SettingsError
         If ``data.normalize`` is true.
     """
-    from client_app.data.partitioned import build_single_client
-
     input_shape, num_classes, target = _get_agreed_properties(settings)
+
+    def read(client: int) -> tuple[LabeledArrays, ClientSplit]:
+        found = arrays()
+        return found, split_single_client(found, settings, client=client, seed=seed)
+
     return SingleClientData(
         settings,
         seed,
         input_shape=input_shape,
         num_classes=num_classes,
         target=target,
-        read=lambda client: build_single_client(arrays(), settings, client=client, seed=seed),
+        read=read,
     )
 
 

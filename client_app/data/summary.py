@@ -1,16 +1,20 @@
 """Describe how a data set was interpreted, at the start of a run and in its manifest."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from fedquorum.sanitize import sanitize
+
+from client_app.data.scaling import AgreedScales
 
 TARGET_TEXTS = {
     "sequence": "the next of {} tokens",
     "number": "a number",
     "class": "one of {} classes",
 }
+NO_SCALES = AgreedScales()
+MIN_WHOLE, MAX_WHOLE = 1e5, 1e15
 MAX_LISTED_NAMES = 8
 MAX_NAMES_LENGTH = 300
 
@@ -35,6 +39,8 @@ class DataSummary:
         The columns that were automatically excluded from the inputs, and what they seem to hold.
     warnings : tuple of str
         Possible misinterpretations, one sentence each.
+    scales : AgreedScales
+        The scales that all clients share.
     """
 
     clients: int
@@ -44,10 +50,12 @@ class DataSummary:
     dropped_clients: Mapping[str, int] = field(default_factory=dict)
     dropped_columns: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    scales: AgreedScales = NO_SCALES
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary in the form of the manifest."""
-        return {**asdict(self), "warnings": list(self.warnings)}
+        given = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {**given, "warnings": list(self.warnings), "scales": self.scales.to_dict()}
 
     def format_lines(self, name: str) -> Iterator[str]:
         """Yield lines to print; ``name`` is that of the data set."""
@@ -74,8 +82,20 @@ class DataSummary:
                 f"Columns left out: {columns}. data.columns takes the columns that it names.",
                 MAX_NAMES_LENGTH,
             )
+        if self.scales.target is not None:
+            mean, deviation = self.scales.target.mean[0], self.scales.target.deviation[0]
+            yield (
+                f"Scale of the target: mean {format_number(mean)}, standard deviation "
+                f"{format_number(deviation)}; the loss is in squared standard deviations, and "
+                "metrics are in the target's own unit"
+            )
         for warning in self.warnings:
             yield sanitize(f"Warning: {warning}", MAX_NAMES_LENGTH)
+
+
+def format_number(value: float) -> str:
+    """Return a number with six digits, or with all digits of its whole part."""
+    return f"{value:,.0f}" if MIN_WHOLE <= abs(value) < MAX_WHOLE else f"{value:,.6g}"
 
 
 def _format_clients(count: int) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 
 from client_app.data.base import Inputs
 from client_app.data.scaling import Numbers, NumberScale
-from client_app.data.sources.base import LabeledArrays, build_pooled_arrays
+from client_app.data.sources.base import AgreedColumns, LabeledArrays, build_pooled_arrays
 from client_app.data.sources.csv_table import ClientTable, read_csv_table
 from client_app.data.split import Rows
 from client_app.data.summary import DataSummary, describe_target
@@ -23,7 +23,8 @@ def load_table_arrays(settings: CsvSettings) -> LabeledArrays:
     becomes the median of its column (the mean with ``data.imputation=mean``), without a missing
     indicator; then the mean is subtracted from every column, which is divided by its standard
     deviation (over n, not n - 1), or by 1 if that is 0. A column without numbers in the training
-    rows is 0 in all rows.
+    rows is 0 in all rows. With ``data.scaling=agreed`` mean and deviation are those of the known
+    numbers in the training rows of all clients, and a missing number becomes that mean.
     """
     table = read_csv_table(settings)
     arrays = build_pooled_arrays(
@@ -36,11 +37,23 @@ def load_table_arrays(settings: CsvSettings) -> LabeledArrays:
         summary=_summarize_table(table),
     )
 
-    def build_for_training(train_rows: Rows) -> LabeledArrays:
-        x = _join_columns(table, _scale_by_client(table, train_rows, settings.imputation))
+    def build_scaled(numbers: Numbers) -> LabeledArrays:
+        x = _join_columns(table, numbers)
         return replace(arrays, x_train=x, x_test=x)
 
-    return replace(arrays, build_for_training=build_for_training)
+    if settings.scaling == "agreed":
+        columns = AgreedColumns(
+            table.schema.numbers,
+            table.numbers,
+            lambda scale: build_scaled(scale.apply(table.numbers)),
+        )
+        return replace(arrays, agreed=columns)
+    return replace(
+        arrays,
+        build_for_training=lambda train_rows: build_scaled(
+            _scale_by_client(table, train_rows, settings.imputation)
+        ),
+    )
 
 
 def _join_columns(table: ClientTable, numbers: Numbers) -> Inputs:

@@ -91,7 +91,7 @@ class ClientTable:
         (n,), from 0.
     client_names : tuple of str
         The clients' names in the file, by id.
-    labels : array of int64 or float32
+    labels : array of int64 or float64
         (n,), the index of the target in ``classes``, or the target itself if it is a number.
     classes : tuple of str
         The values of the target, ascending; empty if it is a number.
@@ -330,7 +330,7 @@ class _TableReader:
             numbers = self._read_numbers(name, zero_as_missing=False)
             if np.isnan(numbers).any():
                 self._find_distinct("target", name)  # raises with the first missing row
-            return numbers.astype(np.float32)
+            return numbers
         values = [
             None if cell is None else _format_cell(cell) for cell in self.arrow[name].to_pylist()
         ]

@@ -329,7 +329,7 @@ def _summarize_mean_model(
 EvaluationColumns = Mapping[str, FloatArray]
 """The numbers of n evaluations by their fields, shape (n,) each."""
 
-_METRIC_NAMES = ("loss", "accuracy", "metric")
+_METRIC_NAMES = ("loss", "accuracy", "metric", "r2")
 _CLIENT_FIELDS = {
     "priority_weight": "priority_weight",
     "num_examples": "num_examples",
@@ -365,7 +365,8 @@ def _summarize_group(
 ) -> Mapping[str, float] | None:
     """Return weighted means of the metrics, and the spread of ``metric`` over clients.
 
-    ``left_out`` counts the clients for which the metric is undefined. ``report`` adds numbers.
+    ``left_out`` counts the clients for which the metric is undefined. R2 is beside other metrics of
+    predicted numbers, over the clients that have it. ``report`` adds numbers.
     """
     if not len(weight):
         return None
@@ -376,6 +377,9 @@ def _summarize_group(
         for name in ("loss", "accuracy")
     }
     means[metric] = weighted_mean(values[is_defined], weight[is_defined])
+    has_r2 = ~np.isnan(columns["r2"])
+    if has_r2.any():
+        means["r2"] = weighted_mean(columns["r2"][has_r2], weight[has_r2])
     # An unknown name, from the records of another version, counts as a fraction.
     higher_is_better = metric not in METRICS or METRICS[metric].higher_is_better
     return {

@@ -18,7 +18,7 @@ from .seed_groups import Group, get_test_metric, is_tested
 RULE_METRICS = tuple(key for numbers in REPORTED_METRICS for key in numbers.labels)
 """Numbers that reports of rules add to the records, each a fraction in [0, 1]."""
 
-CLIENT_METRICS = ("test", *DISPERSION_KEYS, "left_out", *RULE_METRICS)
+CLIENT_METRICS = ("test", "r2", *DISPERSION_KEYS, "left_out", *RULE_METRICS)
 """Metrics over the test splits of one of ``TEST_GROUPS``."""
 
 ROW_WEIGHTED_METRICS = ("average_by_rows", "worst10_by_rows", "best10_by_rows")
@@ -44,8 +44,9 @@ def compute_client_metrics(run: Run, clients: str) -> Mapping[str, float]:
 
     ``test`` is the metric in ``evaluation.metric``, its mean over test splits weighted by training
     data; average, worst, best, worst10, best10, gini, std and jain are its spread over clients
-    (``fedquorum.metrics.fairness``), ``left_out`` is the number of clients without a value. The
-    others are those of ``fedquorum.contrib.REPORTED_METRICS``.
+    (``fedquorum.metrics.fairness``), ``left_out`` is the number of clients without a value. ``r2``
+    is the mean R2 of predicted numbers, whatever the metric is. The others are those of
+    ``fedquorum.contrib.REPORTED_METRICS``.
 
     Parameters
     ----------
