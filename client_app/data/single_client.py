@@ -6,6 +6,7 @@ run, and every device checks its data against them.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 from fedquorum.errors import DataError, SettingsError
@@ -17,6 +18,7 @@ from client_app.data.partitioned import build_single_client, split_single_client
 from client_app.data.priority import select_priority_clients
 from client_app.data.scaling import AgreedScales
 from client_app.data.sources.base import LabeledArrays
+from client_app.data.summary import DataSummary
 from conf.schema.data import (
     CsvSettings,
     DataSettings,
@@ -73,6 +75,7 @@ class SingleClientData(ClientwiseData):
         self.num_classes = num_classes
         self.target = target
         self.scales = build_scales([], settings)
+        self._doubts: tuple[str, ...] = ()
         self._read = cache(read)
         self._load_cached = cache(self._load_client)
         self.priority = select_priority_clients(settings, self.num_clients, self.get_labels, seed)
@@ -86,11 +89,15 @@ class SingleClientData(ClientwiseData):
         arrays, split = self._read_client(client)
         return measure_moments(arrays, self._settings, split.train)
 
-    def agree(self, scales: AgreedScales) -> None:
-        """Use the scales that all clients share."""
-        if scales.to_dict() != self.scales.to_dict():
-            self.scales = scales
-            self._load_cached.cache_clear()
+    def agree(self, scales: AgreedScales, doubts: tuple[str, ...] = ()) -> None:
+        """Use the scales that all clients share, with the doubts that they raise."""
+        self.scales, self._doubts = scales, doubts
+        self._load_cached.cache_clear()
+
+    @property
+    def summary(self) -> DataSummary:
+        """The interpretation of the data, with the agreed scales."""
+        return replace(super().summary, scales=self.scales, warnings=self._doubts)
 
     def _load_client(self, client: int) -> ClientData:
         arrays, split = self._read_client(client)

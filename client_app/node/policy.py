@@ -34,12 +34,15 @@ from fedquorum.rules.parameters import NON_NEGATIVE_INT, POSITIVE, Flag, Range
 from fedquorum.rules.rule import parameter
 from fedquorum.sanitize import abbreviate
 from filelock import lock_descriptor
-from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
+from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 from flwr.supercore.utils import get_flwr_home
 
+from client_app.node.agreement import QUERY_TYPE
 from conf import Settings
+from conf.schema.data import DataSettings, agrees_on_numbers, is_on_device, needs_agreement
 from conf.schema.privacy import ClippingSettings, FixedClippingSettings
 
 POLICY_FILE = "node.yaml"
@@ -180,12 +183,16 @@ class NodePolicy:
     accept : Allowlist
         The runs that it takes part in.
     per_day : DailyLimit
+    statistics : bool
+        Whether exact sums of the client's numbers may leave the node, for scales that all clients
+        share. They do only if the owner says so.
     """
 
     privacy: PrivacyRequirement = field(default_factory=PrivacyRequirement)
     withhold: tuple[str, ...] = parameter((), NameList(EVALUATION_KEYS))
     accept: Allowlist = field(default_factory=Allowlist)
     per_day: DailyLimit = field(default_factory=DailyLimit)
+    statistics: bool = parameter(False, Flag())
 
     @property
     def withheld(self) -> frozenset[str]:
@@ -198,7 +205,18 @@ class NodePolicy:
 
     def find_problem(self, settings: Settings, experiment: str) -> str | None:
         """Return why the node refuses a run, or None if it takes part."""
-        return self.privacy.find_problem(settings) or self.accept.find_problem(settings, experiment)
+        return (
+            self.privacy.find_problem(settings)
+            or self.accept.find_problem(settings, experiment)
+            or self._find_statistics_problem(settings.data)
+        )
+
+    def _find_statistics_problem(self, data: DataSettings) -> str | None:
+        """Return why the node refuses a run that needs sums of its client's numbers."""
+        if self.statistics or not is_on_device(data) or not needs_agreement(data):
+            return None
+        setting = "data.scaling=agreed" if agrees_on_numbers(data) else "data.regression=true"
+        return f"{setting} needs sums of its numbers, which node.yaml allows by statistics: true"
 
 
 def find_policy(configured: str, data_path: str) -> Path | None:
@@ -340,12 +358,10 @@ class PolicyMod:
         config = context.node_config
         configured, data_path = (str(config.get(key, "")) for key in ("policy-path", "data-path"))
         path = find_policy(configured, data_path)
-        if path is None:
-            return call_next(message, context)
         kind, client = get_base_message_type(message), int(config[CLIENT_ID])
         usage = UsageLog(get_flwr_home() / USAGE_FILE)
         try:
-            policy = load_policy(path)
+            policy = NodePolicy() if path is None else load_policy(path)
             experiment = str(context.run_config["experiment"])
             problem = policy.find_problem(self.get_settings(context), experiment)
             if problem is None and kind == MessageType.TRAIN and policy.per_day != DailyLimit():
@@ -354,8 +370,12 @@ class PolicyMod:
             log(ERROR, "The policy of this node cannot be used: %s", error)
             policy, problem = NodePolicy(), "its policy cannot be used"
         if problem is not None:
-            log(WARNING, "Refused by %s: %s", path, problem)
-            return Message(_build_refusal(kind, client, problem), reply_to=message)
+            log(WARNING, "Refused by %s: %s", path or "a node without node.yaml", problem)
+            reason = f"its node takes no part: {problem}"
+            if message.metadata.message_type == QUERY_TYPE:
+                error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
+                return Message(error, reply_to=message)
+            return Message(_build_refusal(kind, client, reason), reply_to=message)
         reply = call_next(message, context)
         if reply.has_error():
             return reply
@@ -371,9 +391,8 @@ class PolicyMod:
         return reply
 
 
-def _build_refusal(kind: str, client: int, problem: str) -> RecordDict:
+def _build_refusal(kind: str, client: int, reason: str) -> RecordDict:
     """Return the reply of a client whose node's policy forbids the run."""
-    reason = f"its node takes no part: {problem}"
     if kind == MessageType.TRAIN:
         return encode_train_reply([TrainResult(client, Status.UNAVAILABLE, reason=reason)])
     if kind == MessageType.EVALUATE:

@@ -18,16 +18,18 @@ from fedquorum.records.settings import flatten_settings
 from fedquorum.records.writer import MEAN_MODEL, RunWriter
 from fedquorum.registry import get_goal
 from fedquorum.report.names import method_title
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from rich.console import Console
 
 from client_app.data import FederatedData, load_data
 from client_app.data.summary import DataSummary
+from client_app.node.agreement import encode_scales
 from client_app.training.numerics import NumericsInfo
 from conf import ComposedConfig, Settings
 from conf.schema.settings import get_evaluation_metric
 from server_app.engines.in_process import InProcessGrid, SimulationGrid
+from server_app.runs.agreement import agree_on_scales
 from server_app.runs.build import (
     build_hooks,
     build_initial_arrays,
@@ -97,6 +99,13 @@ def run_rounds(
     directory, start = _start_or_resume(composed, output_dir, numerics, console)
     if start is not None and start.server_round > 0:
         arrays = _resume_run(grid, strategy, settings, start, arrays)
+    scales = agree_on_scales(
+        grid,
+        strategy,
+        settings.data,
+        data,
+        {} if start is None else read_resumed_manifest(directory),
+    )
     spent = _compute_privacy_spent(directory, start, settings, len(population.clients))
     summary = _print_data_summary(data, settings.data.name, console)
     with create_run_writer(
@@ -129,7 +138,7 @@ def run_rounds(
             totals = reduce(RunTotals.add_round, runner.start(), RunTotals())
             with Display(console, settings.rounds, title, spec, totals) as display:
                 callbacks.append(display)  # last: the records of a round that it shows are written
-                runner.run(strategy.build_waiting_grid(grid), ConfigRecord)
+                runner.run(strategy.build_waiting_grid(grid), lambda: encode_scales(scales))
         finally:
             _save_models(runner)
         _stop_early(records, settings, to_run, console)

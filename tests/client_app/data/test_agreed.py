@@ -144,7 +144,9 @@ def test_settings_that_do_not_fit(words: str, message: str) -> None:
 
 def test_privacy_with_a_known_scale() -> None:
     """Published numbers cost no privacy."""
-    overrides = "data=csv data.path=x.csv data.client_column=site data.target=y strategy=fedavg"
+    overrides = (
+        "data=csv data.path=x.csv data.client_column=site data.target=y strategy=average_all"
+    )
     more = "data.regression=true data.target_scale=[1,2] privacy=dp_fixed_server"
     check_settings(compose_settings("custom", f"{overrides} {more}").settings)
 

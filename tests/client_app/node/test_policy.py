@@ -281,7 +281,10 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("[", "must be YAML that can be read: while parsing"),
-        ("- a", "the file must be a mapping with privacy, withhold, accept, per_day, got ['a']"),
+        (
+            "- a",
+            "the file must be a mapping with privacy, withhold, accept, per_day, statistics, got ['a']",
+        ),
         (
             "privacy: 3",
             "privacy must be a mapping with noise_multiplier, clipping_norm, clips_here, got 3",
