@@ -104,10 +104,10 @@ def describe_far_clients(
         for i in np.flatnonzero(is_far.any(axis=0)):
             far = [
                 f"{names[k]} ({format_number(means[k, known[i]])})"
-                for k in np.flatnonzero(is_far[:, i])
+                for k in np.flatnonzero(is_far[:, i]).tolist()
             ]
             sentences.append(
-                f"the mean of {columns[known[i]]} is far from the others' "
+                f"the mean of {columns[int(known[i])]} is far from the others' "
                 f"({format_number(middle[i])}) at {abbreviate(far)}: other units?"
             )
     more = len(sentences) - MAX_SENTENCES

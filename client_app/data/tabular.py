@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from client_app.data.base import Inputs
-from client_app.data.scaling import Numbers, NumberScale
+from client_app.data.moments import Numbers
+from client_app.data.scaling import NumberScale
 from client_app.data.sources.base import AgreedColumns, LabeledArrays, build_pooled_arrays
 from client_app.data.sources.csv_table import ClientTable, read_csv_table
 from client_app.data.split import Rows

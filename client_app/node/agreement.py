@@ -53,7 +53,7 @@ def decode_statistics_query(content: RecordDict, hosted: Sequence[int]) -> tuple
     given = content.config_records.get(CONFIG, ConfigRecord()).get(CLIENT_ID, [])
     clients = tuple(k for k in given if isinstance(k, int)) if isinstance(given, list) else ()
     if not clients or not {*clients} <= {*hosted}:
-        raise ProtocolError(f"a query for statistics must name clients of this node, got {given}")
+        raise ProtocolError(f"a query for statistics must name clients of this node, got {given!r}")
     return clients
 
 
@@ -86,7 +86,7 @@ def decode_statistics(
     """
     try:
         given = json.loads(str(content.config_records[STATISTICS][STATISTICS]))
-        found = {
+        found: dict[int, ClientMoments] = {
             client: {name: _from_json(given[str(client)][name], p) for name, p in sizes.items()}
             for client in clients
         }

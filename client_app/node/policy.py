@@ -360,21 +360,25 @@ class PolicyMod:
         path = find_policy(configured, data_path)
         kind, client = get_base_message_type(message), int(config[CLIENT_ID])
         usage = UsageLog(get_flwr_home() / USAGE_FILE)
-        try:
-            policy = NodePolicy() if path is None else load_policy(path)
-            experiment = str(context.run_config["experiment"])
+        experiment = str(context.run_config["experiment"])
+        policy = NodePolicy()
+        if path is None:
             problem = policy.find_problem(self.get_settings(context), experiment)
-            if problem is None and kind == MessageType.TRAIN and policy.per_day != DailyLimit():
-                problem = usage.count_round(policy.per_day)
-        except SettingsError as error:
-            log(ERROR, "The policy of this node cannot be used: %s", error)
-            policy, problem = NodePolicy(), "its policy cannot be used"
+        else:
+            try:
+                policy = load_policy(path)
+                problem = policy.find_problem(self.get_settings(context), experiment)
+                if problem is None and kind == MessageType.TRAIN and policy.per_day != DailyLimit():
+                    problem = usage.count_round(policy.per_day)
+            except SettingsError as error:
+                log(ERROR, "The policy of this node cannot be used: %s", error)
+                policy, problem = NodePolicy(), "its policy cannot be used"
         if problem is not None:
             log(WARNING, "Refused by %s: %s", path or "a node without node.yaml", problem)
             reason = f"its node takes no part: {problem}"
             if message.metadata.message_type == QUERY_TYPE:
-                error = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
-                return Message(error, reply_to=message)
+                refusal = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
+                return Message(refusal, reply_to=message)
             return Message(_build_refusal(kind, client, reason), reply_to=message)
         reply = call_next(message, context)
         if reply.has_error():

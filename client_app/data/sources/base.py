@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from client_app.data.base import IGNORE_INDEX, Labels, LazyArray, Samples, Targets
-from client_app.data.scaling import Numbers, NumberScale
+from client_app.data.moments import Numbers
+from client_app.data.scaling import NumberScale
 from client_app.data.split import Rows
 from client_app.data.summary import DataSummary
 

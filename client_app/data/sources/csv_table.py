@@ -11,7 +11,7 @@ from fedquorum.errors import DataError, suggest_name, to_one_line
 from fedquorum.sanitize import sanitize
 
 from client_app.data.base import Inputs, Labels, Targets
-from client_app.data.scaling import Numbers
+from client_app.data.moments import Numbers
 from client_app.data.sources.column_types import MIN_ROWS, find_exclusion_reason
 from client_app.data.sources.table_files import TableFiles, is_number_type, read_files
 from conf.schema.data import CsvSettings

@@ -12,7 +12,7 @@ it. After each step, ``step_result`` has the decisions and the evaluations.
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from logging import INFO
 from typing import Any
@@ -203,7 +203,7 @@ class ComposedStrategy(Strategy):
         needed = self.rules.needs_initial_evaluation and self.communication.is_native
         return needed and not self._state.round_state.reports.num_examples
 
-    def find_nodes(self, grid: Grid, clients: Collection[int]) -> Mapping[int, tuple[int, ...]]:
+    def find_nodes(self, grid: Grid, clients: Sequence[int]) -> Mapping[int, tuple[int, ...]]:
         """Wait for the clients as round 1 does; return the nodes that host these, each with its."""
         self._update_population(grid)
         return self._session.registry.group_by_node(clients)

@@ -195,15 +195,17 @@ def find_evaluation_problem(
             problem = problem or f"{prefix}loss is {loss}, not >= 0"
         if accuracy < 0 or accuracy > 1:
             problem = problem or f"{prefix}accuracy is {accuracy}, not in [0, 1]"
-    for name, value, allowed in (
-        ("test-metric", result.test_metric, METRICS[metric]),
-        ("validation-metric", result.validation_metric, METRICS[metric]),
-        ("test-r2", result.test_r2, METRICS["r2"]),
-        ("validation-r2", result.validation_r2, METRICS["r2"]),
+    for prefix, value, r2 in (
+        ("test-", result.test_metric, result.test_r2),
+        ("validation-", result.validation_metric, result.validation_r2),
     ):
-        if value < allowed.low or value > allowed.high:
-            limits = f"[{allowed.low:g}, {allowed.high:g}]"
-            problem = problem or f"{name} is {value}, not in {limits}"
+        for name, number, allowed in (
+            ("metric", value, METRICS[metric]),
+            ("r2", r2, METRICS["r2"]),
+        ):
+            if number < allowed.low or number > allowed.high:
+                limits = f"[{allowed.low:g}, {allowed.high:g}]"
+                problem = problem or f"{prefix}{name} is {number}, not in {limits}"
     return problem
 
 

@@ -32,8 +32,8 @@ def save(folder: Path, target: Any = PRICE, **columns: Any) -> Path:
 
 
 def load(path: Path, seed: int = 1, **settings: Any) -> FederatedData:
-    given = {"path": str(path), "client_column": "site", "target": "y", "regression": True}
-    return load_data(CsvSettings(**(given | settings)), seed)
+    given: dict[str, Any] = {"client_column": "site", "target": "y", "regression": True}
+    return load_data(CsvSettings(path=str(path), **(given | settings)), seed)
 
 
 def get_targets(data: FederatedData) -> tuple[np.ndarray, np.ndarray]:

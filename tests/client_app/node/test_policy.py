@@ -283,7 +283,7 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
         ("[", "must be YAML that can be read: while parsing"),
         (
             "- a",
-            "the file must be a mapping with privacy, withhold, accept, per_day, statistics, got ['a']",
+            "the file must be a mapping with privacy, withhold, accept, per_day, statistics, got",
         ),
         (
             "privacy: 3",
