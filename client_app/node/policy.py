@@ -29,6 +29,7 @@ from fedquorum.flower.codec import (
     encode_hosted_clients,
     encode_train_reply,
 )
+from fedquorum.flower.codec.keys import TEST_METRIC, TEST_R2
 from fedquorum.flower.mods import get_base_message_type
 from fedquorum.rules.parameters import NON_NEGATIVE_INT, POSITIVE, Flag, Range
 from fedquorum.rules.rule import parameter
@@ -196,12 +197,13 @@ class NodePolicy:
 
     @property
     def withheld(self) -> frozenset[str]:
-        """The withheld metrics; the validation split withholds the same as the test split."""
-        return frozenset(self.withhold) | {
-            VALIDATION_COUNTERPARTS[name]
-            for name in self.withhold
-            if name in VALIDATION_COUNTERPARTS
-        }
+        """The withheld metrics; the validation split withholds the same as the test split.
+
+        R2 stays on the node with the metric, which it may be.
+        """
+        names = {*self.withhold, *([TEST_R2] if TEST_METRIC in self.withhold else [])}
+        counterparts = {name: VALIDATION_COUNTERPARTS.get(name, name) for name in names}
+        return frozenset(names.union(counterparts.values()))
 
     def find_problem(self, settings: Settings, experiment: str) -> str | None:
         """Return why the node refuses a run, or None if it takes part."""

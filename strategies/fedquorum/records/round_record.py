@@ -395,4 +395,4 @@ def _summarize_group(
 
 
 def _get_metric_values(columns: EvaluationColumns, metric: str) -> FloatArray:
-    return columns[metric if metric in _METRIC_NAMES else "metric"]
+    return columns[metric if metric in ("loss", "accuracy") else "metric"]
