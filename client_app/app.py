@@ -43,6 +43,12 @@ from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 
 from client_app.data.base import Split
+from client_app.node.agreement import (
+    STATISTICS_ACTION,
+    decode_scales,
+    decode_statistics_query,
+    encode_statistics,
+)
 from client_app.node.client import FederatedClient
 from client_app.node.failures import get_failure_reason
 from client_app.node.node import ALL_SPLITS, Node, is_deployed
@@ -146,10 +152,25 @@ def handle_query(message: Message, context: Context) -> Message:
     return Message(encode_hosted_clients(ids), reply_to=message)
 
 
+@app.query(STATISTICS_ACTION)
+def handle_statistics(message: Message, context: Context) -> Message:
+    """Reply with the sums of clients' numbers, by which all clients agree on a scale."""
+    check_query(message.content)
+    node, hosted = _get_node(context)
+    try:
+        clients = decode_statistics_query(message.content, hosted)
+        content = encode_statistics(node.measure_clients(clients))
+    except Exception as error:
+        log(ERROR, "The statistics of clients %s failed", abbreviate(hosted), exc_info=error)
+        reply = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, node.get_reason(error))
+        return Message(reply, reply_to=message)
+    return Message(content, reply_to=message)
+
+
 @app.train(mods=[_apply_run_mods])
 def handle_train(message: Message, context: Context) -> Message:
     """Let every selected client decide whether to train, and train."""
-    node, hosted = _load_hosted(context)
+    node, hosted = _load_hosted(message, context)
     arrays, tasks = decode_train_request(message.content, hosted)
     # Local models differ by client and stay here: no pass and no reply is shared.
     if any(task.trains_local_model for task in tasks):
@@ -301,7 +322,7 @@ def _report_failure(node: Node, client: int, error: Exception) -> TrainResult:
 @app.evaluate()
 def handle_evaluate(message: Message, context: Context) -> Message:
     """Let every selected client evaluate the model."""
-    node, hosted = _load_hosted(context)
+    node, hosted = _load_hosted(message, context)
     arrays, tasks = decode_evaluate_request(message.content, hosted)
     received = list(arrays.values())
     # One pass over each split for all clients; local models differ, so each has a separate pass.
@@ -320,9 +341,10 @@ def handle_evaluate(message: Message, context: Context) -> Message:
     return Message(encode_evaluate_reply(results), reply_to=message)
 
 
-def _load_hosted(context: Context) -> tuple[Node, Sequence[int]]:
+def _load_hosted(message: Message, context: Context) -> tuple[Node, Sequence[int]]:
     """Return the node with its clients loaded, and the ids of those that this context hosts."""
     node, hosted = _get_node(context)
+    node.agree(decode_scales(message.content))
     try:
         node.load_clients(hosted)
     except Exception as error:  # loading each client alone shows which one fails

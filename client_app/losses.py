@@ -163,7 +163,16 @@ class SequenceCrossEntropy(Task):
 
 @dataclass(frozen=True)
 class SquaredError(Task):
-    """A number: outputs (n, 1), floating labels (n,); predictions are neither correct nor wrong."""
+    """A number: outputs (n, 1), floating labels (n,); predictions are neither correct nor wrong.
+
+    Parameters
+    ----------
+    deviation : float
+        The standard deviation of the numbers before they were scaled. The loss is of scaled
+        numbers; metrics are in the unit of the target.
+    """
+
+    deviation: float = 1.0
 
     def compute_terms(self, outputs: torch.Tensor, y: torch.Tensor) -> LossTerms:
         """Return the terms of each sample."""
@@ -174,8 +183,11 @@ class SquaredError(Task):
     def select_predictions(
         self, outputs: torch.Tensor, y: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return predictions (n, 1) and the numbers predicted."""
-        return outputs, y
+        """Return predictions (n, 1) and the numbers predicted, in the target's unit.
+
+        Their mean is 0: the metrics of numbers are of differences.
+        """
+        return outputs.double() * self.deviation, y.double() * self.deviation
 
 
 def compute_balanced_weights(counts: torch.Tensor) -> torch.Tensor:
@@ -206,7 +218,8 @@ def build_task(settings: Settings, data: FederatedData) -> Task:
     """
     check_task(settings, data)
     if data.target == "number":
-        return SquaredError()
+        scale = data.scales.target
+        return SquaredError(1.0 if scale is None else float(scale.deviation[0]))
     if data.target == "sequence":
         return SequenceCrossEntropy()
     weights = _build_class_weights(settings.client.class_weights, data)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from client_app.data.scaling import AgreedScales
 from client_app.data.summary import DataSummary, describe_inputs, describe_target
 
 Inputs = NDArray[np.float32]
@@ -17,7 +18,7 @@ Labels = NDArray[np.int64]
 Split = Literal["train", "test", "validation"]
 Target = Literal["class", "sequence", "number"]
 Targets = NDArray[Any]
-"""Classes or next tokens, int64, or numbers, float32."""
+"""Classes or next tokens, int64, or numbers: float32 if scaled, float64 before."""
 Samples = NDArray[Any]
 
 IGNORE_INDEX = -100
@@ -56,9 +57,10 @@ class ClientData:
     """One client's data: inputs (n, *input_shape) float32, or int64 for tokens.
 
     The targets are classes, int64 (n,); the next token at every position, int64 (n, length), or
-    ``IGNORE_INDEX`` without one; or numbers, float32 (n,). The test split has the distribution of
-    the training split and shares no row with any client's training split. The validation split is
-    taken from the training split; it is empty unless ``data.validation_fraction`` is set.
+    ``IGNORE_INDEX`` without one; or scaled numbers, float32 (n,). The test split has the
+    distribution of the training split and shares no row with any client's training split. The
+    validation split is taken from the training split; it is empty unless
+    ``data.validation_fraction`` is set.
     """
 
     x_train: NDArray[Any]
@@ -269,6 +271,10 @@ class FederatedData(Protocol):
         """The names of the classes, or None if the data does not name them."""
 
     @property
+    def scales(self) -> AgreedScales:
+        """The scales of numbers that all clients share."""
+
+    @property
     def summary(self) -> DataSummary:
         """The interpretation of the data."""
 
@@ -301,6 +307,7 @@ class ClientwiseData(ABC):
     target: Target
     client_names: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
+    scales = AgreedScales()
 
     @abstractmethod
     def get_client(self, client: int) -> ClientData:
@@ -402,7 +409,7 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def infer_target(y: NDArray[Any]) -> Target:
-    """Return the kind of targets: classes (n,) or (n, length), int64, or numbers (n,), float32."""
+    """Return the kind of targets: classes (n,) or (n, length), int64, or numbers (n,)."""
     if y.dtype.kind == "f":
         return "number"
     return "class" if y.ndim == 1 else "sequence"

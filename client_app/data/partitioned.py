@@ -1,6 +1,6 @@
 """Divide one data set among clients."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -9,6 +9,14 @@ import numpy as np
 from fedquorum.errors import DataError, SettingsError
 from numpy.typing import NDArray
 
+from client_app.data.agreed import (
+    MAX_COMPARED_CLIENTS,
+    ClientMoments,
+    apply_scales,
+    build_scales,
+    describe_far_clients,
+    measure_moments,
+)
 from client_app.data.base import (
     CLASSES_REQUIRED,
     ClientData,
@@ -20,6 +28,7 @@ from client_app.data.base import (
     infer_target,
     to_inputs,
 )
+from client_app.data.held_out import select_held_out_clients
 from client_app.data.normalize import normalize_images
 from client_app.data.partition import (
     ClientSplit,
@@ -32,11 +41,18 @@ from client_app.data.partition import (
     partition_proportionally,
 )
 from client_app.data.priority import check_named_clients, select_priority_clients
+from client_app.data.scaling import AgreedScales
 from client_app.data.sources.base import LabeledArrays
 from client_app.data.split import Rows
 from client_app.data.summary import DataSummary, describe_inputs, describe_target
 from conf.schema.checks import check_clients
-from conf.schema.data import CsvSettings, NaturalSettings, PartitionedSettings, get_num_clients
+from conf.schema.data import (
+    CsvSettings,
+    NaturalSettings,
+    PartitionedSettings,
+    get_num_clients,
+    needs_agreement,
+)
 
 MAX_CLIENTS, MIN_CLIENTS = 60, 2
 MIN_TRAIN_ROWS, MIN_TEST_ROWS = 20, 5
@@ -92,6 +108,29 @@ class PartitionedData:
         self.input_shape = to_inputs(arrays.x_train[:1]).shape[1:]
         check_clients(settings, self.num_clients)
         check_named_clients(settings, self.num_clients, self.client_names)
+        moments = self._measure_clients()
+        names = () if arrays.agreed is None else arrays.agreed.names
+        self.scales = build_scales([*moments.values()], settings, names)
+        self._doubts = describe_far_clients(
+            [self.client_names[k] if self.client_names else f"client {k}" for k in moments],
+            [*moments.values()],
+            self.scales,
+        )
+        self._arrays = apply_scales(arrays, self.scales)
+
+    def _measure_clients(self) -> dict[int, ClientMoments]:
+        """Return the moments of each client that trains; of many clients in one sum."""
+        settings, arrays, train = self._settings, self._arrays, self._partition.train
+        if not needs_agreement(settings):
+            return {}
+        held_out: Collection[int] = ()
+        if settings.holdout_client_fraction:
+            priority = {*self.priority, *(settings.priority_weights or ())}
+            held_out = select_held_out_clients(settings, self.num_clients, priority, self._seed)
+        rows = {k: train[k] for k in range(self.num_clients) if k not in held_out}
+        if len(rows) > MAX_COMPARED_CLIENTS:
+            rows = {0: np.concatenate([*rows.values()])}
+        return {k: measure_moments(arrays, settings, of_client) for k, of_client in rows.items()}
 
     @cached_property
     def priority(self) -> tuple[int, ...]:
@@ -103,9 +142,9 @@ class PartitionedData:
     @property
     def summary(self) -> DataSummary:
         """The interpretation of the data set, and the clients left out."""
-        if self._arrays.summary is not None:
-            return self._arrays.summary
-        partition = self._partition
+        found, partition = self._arrays.summary, self._partition
+        if found is not None:
+            return replace(found, scales=self.scales, warnings=(*found.warnings, *self._doubts))
         return DataSummary(
             self.num_clients,
             describe_target(self.target, self.num_classes),
@@ -116,6 +155,8 @@ class PartitionedData:
             division=_describe_division(self._settings, self.num_clients),
             dropped_clients=partition.dropped_clients,
             classes=dict.fromkeys(self.class_names or ()),
+            scales=self.scales,
+            warnings=self._doubts,
         )
 
     def get_client(self, client: int) -> ClientData:
@@ -157,10 +198,10 @@ class PartitionedData:
         )
 
 
-def build_single_client(
+def split_single_client(
     arrays: LabeledArrays, settings: NaturalSettings | CsvSettings, *, client: int, seed: int
-) -> ClientData:
-    """Return the data of a single client; its test split is the test set if there is one."""
+) -> ClientSplit:
+    """Return the splits of a single client; its test split is the test set if there is one."""
     train, test = np.arange(len(arrays.y_train)), np.arange(len(arrays.y_test))
     if arrays.pooled:
         train, test = arrays.division.split_test(
@@ -169,10 +210,14 @@ def build_single_client(
     training, validation = arrays.division.select(train).split_validation(
         arrays.strata[train], settings.validation_fraction, client=client, seed=seed
     )
-    split = ClientSplit(train[training], test, train[validation])
-    if arrays.build_for_training is not None:
-        arrays = arrays.build_for_training(split.train)
-    return _build_client_data(arrays, split)
+    return ClientSplit(train[training], test, train[validation])
+
+
+def build_single_client(
+    arrays: LabeledArrays, split: ClientSplit, scales: AgreedScales
+) -> ClientData:
+    """Return the data of a single client, with the scales that all clients agree on."""
+    return _build_client_data(apply_scales(arrays, scales), split)
 
 
 def _add_validation(

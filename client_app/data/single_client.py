@@ -6,19 +6,26 @@ run, and every device checks its data against them.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 from fedquorum.errors import DataError, SettingsError
 
+from client_app.data.agreed import ClientMoments, build_scales, measure_moments
 from client_app.data.base import ClientData, ClientwiseData, Target
+from client_app.data.partition import ClientSplit
+from client_app.data.partitioned import build_single_client, split_single_client
 from client_app.data.priority import select_priority_clients
+from client_app.data.scaling import AgreedScales
 from client_app.data.sources.base import LabeledArrays
+from client_app.data.summary import DataSummary
 from conf.schema.data import (
     CsvSettings,
     DataSettings,
     ImageFolderSettings,
     OnDeviceSettings,
     get_num_clients,
+    needs_agreement,
 )
 
 
@@ -40,7 +47,12 @@ class SingleClientData(ClientwiseData):
         The kind of target.
     class_names : tuple of str, optional
     read : callable
-        Returns the device's data for a client id, which determines its split.
+        Returns the device's arrays and the splits for a client id, which determines them.
+
+    Attributes
+    ----------
+    scales : AgreedScales
+        Those of ``agree``; until then each client uses the statistics of its own rows.
 
     Raises
     ------
@@ -57,14 +69,17 @@ class SingleClientData(ClientwiseData):
         num_classes: int,
         target: Target,
         class_names: tuple[str, ...] | None = None,
-        read: Callable[[int], ClientData],
+        read: Callable[[int], tuple[LabeledArrays, ClientSplit]],
     ) -> None:
+        self._settings = settings
         self.num_clients = get_num_clients(settings)
         self.input_shape = input_shape
         self.num_classes = num_classes
         self.target = target
         self.class_names = class_names
-        self._read = read
+        self.scales = build_scales([], settings)
+        self._doubts: tuple[str, ...] = ()
+        self._read = cache(read)
         self._load_cached = cache(self._load_client)
         self.priority = select_priority_clients(settings, self.num_clients, self.get_labels, seed)
 
@@ -72,18 +87,43 @@ class SingleClientData(ClientwiseData):
         """Return the data of one client, read once."""
         return self._load_cached(client)
 
+    def measure_client(self, client: int) -> ClientMoments:
+        """Return the moments of a client's training rows, for scales that all clients share."""
+        arrays, split = self._read_client(client)
+        return measure_moments(arrays, self._settings, split.train)
+
+    def agree(self, scales: AgreedScales, doubts: tuple[str, ...] = ()) -> None:
+        """Use the scales that all clients share, with the doubts that they raise."""
+        self.scales, self._doubts = scales, doubts
+        self._load_cached.cache_clear()
+
+    @property
+    def summary(self) -> DataSummary:
+        """The interpretation of the data, with the agreed scales."""
+        return replace(super().summary, scales=self.scales, warnings=self._doubts)
+
     def _load_client(self, client: int) -> ClientData:
+        arrays, split = self._read_client(client)
+        scales = self.scales
+        if needs_agreement(self._settings) and not scales:
+            scales = build_scales([self.measure_client(client)], self._settings)
+        data = build_single_client(arrays, split, scales)
+        self._check_shapes(data)
+        return data
+
+    def _read_client(self, client: int) -> tuple[LabeledArrays, ClientSplit]:
         try:
-            data = self._read(client)
+            return self._read(client)
         except ValueError as error:
             raise DataError(f"data.path must lead to the data of a client: {error}") from None
+
+    def _check_shapes(self, data: ClientData) -> None:
         for split, x in (("train", data.x_train), ("test", data.x_test)):
             if x.shape[1:] != self.input_shape:
                 raise DataError(
                     f"data.path must lead to {split} inputs of the agreed shape "
                     f"{self.input_shape}, got {x.shape[1:]}"
                 )
-        return data
 
 
 def load_device_arrays(
@@ -99,9 +139,15 @@ def load_device_arrays(
     SettingsError
         If ``data.normalize`` is true.
     """
-    from client_app.data.partitioned import build_single_client
-
     input_shape, num_classes, target, class_names = _get_agreed_properties(settings)
+
+    def read(client: int) -> tuple[LabeledArrays, ClientSplit]:
+        found = arrays()
+        split = split_single_client(found, settings, client=client, seed=seed)
+        if found.build_for_training is not None:
+            found = found.build_for_training(split.train)
+        return found, split
+
     return SingleClientData(
         settings,
         seed,
@@ -109,7 +155,7 @@ def load_device_arrays(
         num_classes=num_classes,
         target=target,
         class_names=class_names,
-        read=lambda client: build_single_client(arrays(), settings, client=client, seed=seed),
+        read=read,
     )
 
 

@@ -1,17 +1,20 @@
 """Describe how a data set was interpreted, at the start of a run and in its manifest."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import count
 from typing import Any
 
 from fedquorum.records.data_facts import list_data_lines
+
+from client_app.data.scaling import AgreedScales
 
 TARGET_TEXTS = {
     "sequence": "the next of {} tokens",
     "number": "a number",
     "class": "one of {} classes",
 }
+NO_SCALES = AgreedScales()
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class DataSummary:
         ``client_app.data.describe``.
     warnings : tuple of str
         Possible misinterpretations, one sentence each.
+    scales : AgreedScales
+        The scales that all clients share.
     """
 
     clients: int
@@ -75,12 +80,14 @@ class DataSummary:
     files_passed_over: Mapping[str, int] = field(default_factory=dict)
     constant_accuracy: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    scales: AgreedScales = NO_SCALES
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary in the form of the manifest."""
-        facts = asdict(self)
+        facts = {item.name: getattr(self, item.name) for item in fields(self)}
         del facts["client_names"]
-        return {key: [*v] if isinstance(v, tuple) else v for key, v in facts.items()}
+        listed = {key: [*v] if isinstance(v, tuple) else v for key, v in facts.items()}
+        return {**listed, "scales": self.scales.to_dict()}
 
     def without_client_names(self) -> "DataSummary":
         """Return the summary with numbers in place of the names of the clients left out."""

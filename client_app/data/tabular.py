@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from client_app.data.base import Inputs
-from client_app.data.scaling import Numbers, NumberScale
-from client_app.data.sources.base import LabeledArrays, build_pooled_arrays
+from client_app.data.moments import Numbers
+from client_app.data.scaling import NumberScale
+from client_app.data.sources.base import AgreedColumns, LabeledArrays, build_pooled_arrays
 from client_app.data.sources.client_table import ClientTable, abbreviate_names
 from client_app.data.sources.csv_table import read_csv_table
 from client_app.data.split import Rows
@@ -25,7 +26,8 @@ def load_table_arrays(settings: CsvSettings) -> LabeledArrays:
     becomes the median of its column (the mean with ``data.imputation=mean``), without a missing
     indicator; then the mean is subtracted from every column, which is divided by its standard
     deviation (over n, not n - 1), or by 1 if that is 0. A column without numbers in the training
-    rows is 0 in all rows.
+    rows is 0 in all rows. With ``data.scaling=agreed`` mean and deviation are those of the known
+    numbers in the training rows of all clients, and a missing number becomes that mean.
     """
     table = read_csv_table(settings)
     summary = _summarize_table(table)
@@ -41,13 +43,23 @@ def load_table_arrays(settings: CsvSettings) -> LabeledArrays:
     )
 
     def build_for_training(train_rows: Rows) -> LabeledArrays:
-        numbers = _scale_by_client(table, train_rows, settings.imputation)
-        if settings.columns is not None:
-            x = _join_columns(numbers, table.categories)
-            return replace(arrays, x_train=x, x_test=x)
-        flags, unseen = table.drop_unseen_values(train_rows)
-        x = _join_columns(numbers, flags)
-        return replace(arrays, x_train=x, x_test=x, summary=_add_unseen_values(summary, unseen))
+        flags, unseen = table.categories, dict[str, int]()
+        if settings.columns is None:
+            flags, unseen = table.drop_unseen_values(train_rows)
+        described = replace(arrays, summary=_add_unseen_values(summary, unseen))
+
+        def build_scaled(numbers: Numbers) -> LabeledArrays:
+            x = _join_columns(numbers, flags)
+            return replace(described, x_train=x, x_test=x)
+
+        if settings.scaling == "client":
+            return build_scaled(_scale_by_client(table, train_rows, settings.imputation))
+        columns = AgreedColumns(
+            table.schema.numbers,
+            table.numbers,
+            lambda scale: build_scaled(scale.apply(table.numbers)),
+        )
+        return replace(build_scaled(table.numbers), agreed=columns)
 
     return replace(arrays, build_for_training=build_for_training)
 

@@ -28,13 +28,15 @@ class ClientMetrics:
     """Mean loss and fraction of correct predictions over ``num_examples`` samples.
 
     The accuracy is NaN where predictions are neither correct nor wrong. ``metric`` is the
-    additional metric, NaN if none was requested or it is not defined.
+    additional metric, NaN if none was requested or it is not defined. ``r2`` is computed beside it
+    where numbers are predicted.
     """
 
     num_examples: int
     loss: float
     accuracy: float
     metric: float = math.nan
+    r2: float = math.nan
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +47,12 @@ class MetricsByClient(Sequence[ClientMetrics]):
     loss: NDArray[np.float64]
     accuracy: NDArray[np.float64]
     metric: NDArray[np.float64]
+    r2: NDArray[np.float64]
 
     @property
     def columns(self) -> tuple[NDArray[Any], ...]:
         """The arrays, in the order of the fields of ``ClientMetrics``."""
-        return self.num_examples, self.loss, self.accuracy, self.metric
+        return self.num_examples, self.loss, self.accuracy, self.metric, self.r2
 
     @overload
     def __getitem__(self, index: int) -> ClientMetrics: ...
@@ -70,8 +73,8 @@ class MetricsByClient(Sequence[ClientMetrics]):
 
 def build_client_metrics(values: Sequence[float]) -> ClientMetrics:
     """Return the metrics with these values, NaN as the one object that tuples compare as equal."""
-    count, loss, accuracy, metric = (v if v == v else math.nan for v in values)  # noqa: PLR0124
-    return ClientMetrics(int(count), loss, accuracy, metric)
+    count, *others = (v if v == v else math.nan for v in values)  # noqa: PLR0124
+    return ClientMetrics(int(count), *others)
 
 
 @torch.no_grad()
@@ -150,7 +153,7 @@ def reduce_by_client(
     rows = np.asarray(counts, dtype=np.int64)
     lengths = torch.from_numpy(rows).to(terms.device)
     sums = torch.segment_reduce(terms, "sum", lengths=lengths)
-    values = np.full(len(rows), math.nan)
+    values = r2 = np.full(len(rows), math.nan)
     if predictions:
         logits, targets = (torch.cat(tensors) for tensors in zip(*predictions, strict=True))
         # A sequence has several predictions, or none; the last column counts them. A predicted
@@ -158,7 +161,9 @@ def reduce_by_client(
         is_regression = targets.is_floating_point()
         num_predictions = (lengths if is_regression else sums[:, -1].long()).tolist()
         values = np.array(compute_metric(metric_name, logits, targets, num_predictions))
-    return _build_metrics(rows, sums.cpu().numpy(), values)
+        if is_regression:
+            r2 = np.array(compute_metric("r2", logits, targets, num_predictions))
+    return _build_metrics(rows, sums.cpu().numpy(), values, r2)
 
 
 def compute_rows_per_pass(x: torch.Tensor, y: torch.Tensor) -> int:
@@ -168,7 +173,10 @@ def compute_rows_per_pass(x: torch.Tensor, y: torch.Tensor) -> int:
 
 
 def _build_metrics(
-    rows: NDArray[np.int64], sums: NDArray[np.float64], values: NDArray[np.float64]
+    rows: NDArray[np.int64],
+    sums: NDArray[np.float64],
+    values: NDArray[np.float64],
+    r2: NDArray[np.float64],
 ) -> MetricsByClient:
     """Return clients' metrics from their sums (K, 4); NaN for a client without rows."""
     loss, weight, correct, count = sums.T
@@ -181,4 +189,5 @@ def _build_metrics(
         np.where(has_rows, mean, undefined),
         np.where(has_rows, accuracy, undefined),
         np.where(has_rows, values, undefined),
+        np.where(has_rows, r2, undefined),
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from fedquorum.errors import ProtocolError
 from fedquorum.flower.codec import CLIENT_ID
 from fedquorum.flower.mods import (
     AvailabilityMod,
@@ -21,8 +22,11 @@ from flwr.clientapp.typing import Mod
 from torch import nn
 
 from client_app.data import load_data
+from client_app.data.agreed import ClientMoments
 from client_app.data.base import FederatedData, Split
 from client_app.data.examples import Examples
+from client_app.data.scaling import AgreedScales
+from client_app.data.single_client import SingleClientData
 from client_app.evaluation.evaluator import CachedEvaluator
 from client_app.losses import build_task
 from client_app.models import build_model_for, create_example_inputs
@@ -38,7 +42,7 @@ from client_app.training.local_sgd import LocalSGDConfig, TheoremLR, TrainingSet
 from client_app.training.trainer import Trainer
 from client_app.training.workers import retain_freed_memory
 from conf import Settings, SettingsError
-from conf.schema.data import is_on_device
+from conf.schema.data import is_on_device, needs_agreement
 from conf.schema.privacy import CLIENT_MODES
 from conf.schema.settings import get_evaluation_metric
 
@@ -96,6 +100,11 @@ class Node:
         self._process = build_processes(settings, self._data)
         self._times = build_latency_model(settings.response_time, self._data.num_clients)
         self._examples: Examples | None = None
+        self._unload_clients()
+        self._agreed: dict[str, Any] | None = None
+
+    def _unload_clients(self) -> None:
+        self._examples = None
         self._loaded = np.zeros(0, dtype=np.int64)
         self._loaded_groups: set[Sequence[int]] = set()  # groups of clients, all loaded
 
@@ -109,6 +118,37 @@ class Node:
             set_deterministic(client.deterministic)
         torch.set_float32_matmul_precision("high" if client.tf32 else "highest")
         torch.backends.cudnn.allow_tf32 = client.tf32
+
+    def measure_clients(self, clients: Sequence[int]) -> dict[int, ClientMoments]:
+        """Return the statistics of these clients, for scales that all clients share.
+
+        Raises
+        ------
+        ProtocolError
+            If the run needs none from this node.
+        """
+        data = self._data
+        if not isinstance(data, SingleClientData) or not needs_agreement(self._settings.data):
+            raise ProtocolError("this run needs no statistics of its clients")
+        return {client: data.measure_client(client) for client in clients}
+
+    def agree(self, scales: AgreedScales | None) -> None:
+        """Use the scales in a request, if the run needs any and the node does not have them.
+
+        Raises
+        ------
+        ProtocolError
+            If the request has none.
+        """
+        data = self._data
+        if not isinstance(data, SingleClientData) or not needs_agreement(self._settings.data):
+            return
+        if scales is None:
+            raise ProtocolError("the request lacks the scales that all clients agree on")
+        if scales.to_dict() != self._agreed:
+            self._agreed = scales.to_dict()
+            data.agree(scales)
+            self._unload_clients()
 
     def load_clients(self, clients: Sequence[int]) -> None:
         """Load the data of these clients, in addition to those already loaded.

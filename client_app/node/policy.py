@@ -30,18 +30,22 @@ from fedquorum.flower.codec import (
     encode_hosted_clients,
     encode_train_reply,
 )
+from fedquorum.flower.codec.keys import TEST_METRIC, TEST_R2
 from fedquorum.flower.mods import get_base_message_type
 from fedquorum.records.client_names import MAX_CLIENT_NAME_LENGTH, clean_name
 from fedquorum.rules.parameters import NON_NEGATIVE_INT, POSITIVE, Flag, Range
 from fedquorum.rules.rule import parameter
 from fedquorum.sanitize import abbreviate
 from filelock import lock_descriptor
-from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
+from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 from flwr.supercore.utils import get_flwr_home
 
+from client_app.node.agreement import QUERY_TYPE
 from conf import ComposedConfig, Settings
+from conf.schema.data import DataSettings, agrees_on_numbers, is_on_device, needs_agreement
 from conf.schema.privacy import ClippingSettings, FixedClippingSettings
 
 POLICY_FILE = "node.yaml"
@@ -197,6 +201,9 @@ class NodePolicy:
     per_day : DailyLimit
     client_name : str, optional
         The name by which the run's records show the client; by default it stays here.
+    statistics : bool
+        Whether exact sums of the client's numbers may leave the node, for scales that all clients
+        share. They do only if the owner says so.
     """
 
     privacy: PrivacyRequirement = field(default_factory=PrivacyRequirement)
@@ -204,19 +211,32 @@ class NodePolicy:
     accept: Allowlist = field(default_factory=Allowlist)
     per_day: DailyLimit = field(default_factory=DailyLimit)
     client_name: str | None = parameter(None, ClientName())
+    statistics: bool = parameter(False, Flag())
 
     @property
     def withheld(self) -> frozenset[str]:
-        """The withheld metrics; the validation split withholds the same as the test split."""
-        return frozenset(self.withhold) | {
-            VALIDATION_COUNTERPARTS[name]
-            for name in self.withhold
-            if name in VALIDATION_COUNTERPARTS
-        }
+        """The withheld metrics; the validation split withholds the same as the test split.
+
+        R2 stays on the node with the metric, which it may be.
+        """
+        names = {*self.withhold, *([TEST_R2] if TEST_METRIC in self.withhold else [])}
+        counterparts = {name: VALIDATION_COUNTERPARTS.get(name, name) for name in names}
+        return frozenset(names.union(counterparts.values()))
 
     def find_problem(self, settings: Settings, experiment: str) -> str | None:
         """Return why the node refuses a run, or None if it takes part."""
-        return self.privacy.find_problem(settings) or self.accept.find_problem(settings, experiment)
+        return (
+            self.privacy.find_problem(settings)
+            or self.accept.find_problem(settings, experiment)
+            or self._find_statistics_problem(settings.data)
+        )
+
+    def _find_statistics_problem(self, data: DataSettings) -> str | None:
+        """Return why the node refuses a run that needs sums of its client's numbers."""
+        if self.statistics or not is_on_device(data) or not needs_agreement(data):
+            return None
+        setting = "data.scaling=agreed" if agrees_on_numbers(data) else "data.regression=true"
+        return f"{setting} needs sums of its numbers, which node.yaml allows by statistics: true"
 
 
 def find_policy(configured: str, data_path: str) -> Path | None:
@@ -358,23 +378,24 @@ class PolicyMod:
         config = context.node_config
         configured, data_path = (str(config.get(key, "")) for key in ("policy-path", "data-path"))
         path = find_policy(configured, data_path)
-        if path is None:
-            return call_next(message, context)
         kind, client = get_base_message_type(message), int(config[CLIENT_ID])
         usage = UsageLog(get_flwr_home() / USAGE_FILE)
+        composed = self.compose(context)
         try:
-            policy = load_policy(path)
-            composed = self.compose(context)
-            settings = composed.settings
-            problem = policy.find_problem(settings, composed.experiment)
+            policy = NodePolicy() if path is None else load_policy(path)
+            problem = policy.find_problem(composed.settings, composed.experiment)
             if problem is None and kind == MessageType.TRAIN and policy.per_day != DailyLimit():
                 problem = usage.count_round(policy.per_day)
         except SettingsError as error:
             log(ERROR, "The policy of this node cannot be used: %s", error)
             policy, problem = NodePolicy(), "its policy cannot be used"
         if problem is not None:
-            log(WARNING, "Refused by %s: %s", path, problem)
-            return Message(_build_refusal(kind, client, problem), reply_to=message)
+            log(WARNING, "Refused by %s: %s", path or "a node without node.yaml", problem)
+            reason = f"its node takes no part: {problem}"
+            if message.metadata.message_type == QUERY_TYPE:
+                refusal = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
+                return Message(refusal, reply_to=message)
+            return Message(_build_refusal(kind, client, reason), reply_to=message)
         reply = call_next(message, context)
         if reply.has_error():
             return reply
@@ -387,14 +408,14 @@ class PolicyMod:
             usage.add_examples(int(sum(num_examples)))
         if policy.withhold:
             reply.content = drop_metrics(reply.content, policy.withheld)
-        if kind == MessageType.QUERY and policy.client_name and settings.data.names:
+        is_query = message.metadata.message_type == MessageType.QUERY
+        if is_query and policy.client_name and composed.settings.data.names:
             reply.content = add_client_names(reply.content, {client: policy.client_name})
         return reply
 
 
-def _build_refusal(kind: str, client: int, problem: str) -> RecordDict:
+def _build_refusal(kind: str, client: int, reason: str) -> RecordDict:
     """Return the reply of a client whose node's policy forbids the run."""
-    reason = f"its node takes no part: {problem}"
     if kind == MessageType.TRAIN:
         return encode_train_reply([TrainResult(client, Status.UNAVAILABLE, reason=reason)])
     if kind == MessageType.EVALUATE:

@@ -23,6 +23,8 @@ from conf.schema.data import (
     NpzSettings,
     PartitionedSettings,
     TextSettings,
+    agrees_on_numbers,
+    agrees_on_target,
     get_num_clients,
     is_on_device,
     list_weights,
@@ -80,6 +82,7 @@ def check_values(settings: Settings) -> None:
         _check_shards(settings.data)
         _check_division(settings.data)
         _check_device_data(settings.data)
+        _check_agreement(settings)
         _check_columns(settings.data)
         _check_texts(settings.data)
         _check_client_column(settings.data)
@@ -297,6 +300,29 @@ def _check_device_data(data: DataSettings) -> None:
         raise SettingsError(
             "data.priority must be all, random or a list where each device has only its own "
             "client's data, got 'heterogeneous'"
+        )
+
+
+def _check_agreement(settings: Settings) -> None:
+    """Check the settings of scales that all clients agree on."""
+    data, privacy = settings.data, settings.privacy.name
+    scale = getattr(data, "target_scale", None)
+    if scale is not None and not getattr(data, "regression", False):
+        raise SettingsError(
+            f"data.target_scale must be null where data.regression is false, got {scale}"
+        )
+    if privacy == "none":
+        return
+    if agrees_on_numbers(data):
+        raise SettingsError(
+            f"data.scaling must be client with privacy={privacy} (the noise does not cover the "
+            "sums that clients agree on), got agreed"
+        )
+    if agrees_on_target(data):
+        raise SettingsError(
+            f"data.target_scale must be [mean, deviation] with privacy={privacy} and "
+            "data.regression=true (the noise does not cover the sums that clients agree on), such "
+            "as [400000, 150000] from published numbers, got null"
         )
 
 

@@ -18,7 +18,15 @@ from fedquorum.rules.parameters import (
 from fedquorum.rules.rule import parameter
 from omegaconf import MISSING
 
-from conf.schema.ranges import CLASSES, COLUMN_NAME, COLUMN_NAMES, IMAGE_SIZE, FilePath, Name
+from conf.schema.ranges import (
+    CLASSES,
+    COLUMN_NAME,
+    COLUMN_NAMES,
+    IMAGE_SIZE,
+    TARGET_SCALE,
+    FilePath,
+    Name,
+)
 
 TEST_FRACTION = Interval(low=0.01, high=0.9)
 VALIDATION_FRACTION = Interval(low=0, high=0.9)
@@ -156,7 +164,9 @@ class NpzSettings(NaturalSettings):
     ``client_train``, and perhaps ``client_test``. Otherwise iid, with at most 60 clients such that
     each has at least 20 training and 5 test rows if ``num_clients`` is null.
 
-    See ``client_app.data.sources.npz``. ``regression``: targets are numbers, not classes.
+    See ``client_app.data.sources.npz``. ``regression``: targets are numbers, not classes; they are
+    scaled by ``target_scale``, their mean and standard deviation, or null for those of the training
+    rows of all clients.
 
     ``num_classes``: null for the classes in the data, 0, 1, .. without gaps. ``partition`` device:
     the file has the data of one client, the device's; see ``client_app.data.single_client``. All
@@ -168,6 +178,7 @@ class NpzSettings(NaturalSettings):
     priority: Any = "heterogeneous"
     partition: str = parameter("auto", OneOf((*PARTITIONS, *DATA_DIVISIONS)))
     regression: bool = False
+    target_scale: list[float] | None = field(default=None, metadata={"allowed": TARGET_SCALE})
     input_shape: list[int] | None = field(default=None, metadata={"allowed": POSITIVE_INTS})
     num_classes: int | None = parameter(None, POSITIVE_INT)
 
@@ -223,6 +234,7 @@ class HfSettings(NaturalSettings):
     client_column: str | None = parameter(None, COLUMN_NAME)
     partition: str = parameter("iid", OneOf((*PARTITIONS, "natural", "device")))
     regression: bool = False
+    target_scale: list[float] | None = field(default=None, metadata={"allowed": TARGET_SCALE})
     input_shape: list[int] | None = field(default=None, metadata={"allowed": POSITIVE_INTS})
     num_classes: int | None = parameter(None, POSITIVE_INT)
     image_size: list[int] | None = field(default=None, metadata={"allowed": IMAGE_SIZE})
@@ -289,8 +301,9 @@ class CsvSettings(DataSettings):
     null: the file has the rows of one client, the device's; see ``client_app.data.single_client``.
     ``columns``: the input columns and classes of all clients, see
     ``client_app.data.sources.csv_table``; null for those of the file. ``regression``: the target is
-    a number, not a class. ``expected_rows``: the expected number of rows, to detect a truncated
-    file. Clients with fewer than ``min_samples`` rows are left out (null for none).
+    a number, not a class; ``target_scale`` as in ``NpzSettings``. ``expected_rows``: the
+    expected number of rows, to detect a truncated file. Clients with fewer than ``min_samples``
+    rows are left out (null for none).
     ``imputation``: the value of a missing number, the median or the mean of its column in the
     client's training split.
 
@@ -328,6 +341,7 @@ class CsvSettings(DataSettings):
     test_path: str | None = parameter(None, TABLE_FILES)
     scaling: str = parameter("client", OneOf(("client", "agreed")))
     regression: bool = False
+    target_scale: list[float] | None = field(default=None, metadata={"allowed": TARGET_SCALE})
     expected_rows: int | None = parameter(None, POSITIVE_INT)
 
     @property
@@ -356,6 +370,22 @@ def get_num_clients(data: DataSettings) -> int:
             "got null"
         )
     return data.num_clients
+
+
+def agrees_on_target(data: DataSettings) -> bool:
+    """Say whether targets are scaled by statistics that all clients agree on."""
+    has_numbers = getattr(data, "regression", False)
+    return bool(has_numbers) and getattr(data, "target_scale", None) is None
+
+
+def agrees_on_numbers(data: DataSettings) -> bool:
+    """Say whether columns of numbers are scaled by statistics that all clients agree on."""
+    return isinstance(data, CsvSettings) and data.scaling == "agreed"
+
+
+def needs_agreement(data: DataSettings) -> bool:
+    """Say whether a run needs statistics of all clients' numbers."""
+    return agrees_on_target(data) or agrees_on_numbers(data)
 
 
 OnDeviceSettings = CsvSettings | NpzSettings | HfSettings | ImageFolderSettings

@@ -2,7 +2,15 @@
 
 from dataclasses import dataclass
 
-from fedquorum.rules.parameters import NON_NEGATIVE, POSITIVE_INT, POSITIVE_INTS, ListOf, Range
+from fedquorum.rules.parameters import (
+    NON_NEGATIVE,
+    POSITIVE,
+    POSITIVE_INT,
+    POSITIVE_INTS,
+    Interval,
+    ListOf,
+    Range,
+)
 
 
 @dataclass(frozen=True)
@@ -106,6 +114,24 @@ class ImageSize(Range):
 
 
 IMAGE_SIZE = ImageSize()
+
+
+@dataclass(frozen=True)
+class TargetScale(Range):
+    """Mean and standard deviation of targets."""
+
+    def describe(self) -> str:
+        """Return the range in words."""
+        return "null, or a mean and a standard deviation above 0 such as [400000, 150000]"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is such a list."""
+        if not isinstance(value, list) or len(value) != len(("mean", "deviation")):
+            return False
+        return Interval().contains(value[0]) and POSITIVE.contains(value[1])
+
+
+TARGET_SCALE = TargetScale()
 CLASSES = ListOf(Name("the name of a class"))
 
 

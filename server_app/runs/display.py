@@ -56,6 +56,9 @@ FAIRNESS_STATISTICS = (
     ("std", "standard deviation"),
     ("gini", "Gini"),
 )
+MAX_FRACTIONAL = 1e3
+"""Numbers from here on, such as errors of prices, have one decimal."""
+
 FRACTION_STATISTICS = ("gini", *(key for numbers in REPORTED_METRICS for key in numbers.labels))
 PRIORITY_GOALS = (Goal.PRIORITY, Goal.AVERAGE)
 """The goals of methods with priority clients, and of the average they are compared with."""
@@ -122,7 +125,9 @@ class DisplaySpec:
         if value is None or math.isnan(value):
             return MISSING
         in_percent = name in FRACTION_STATISTICS or self.is_fraction
-        return f"{value:.1%}" if in_percent else f"{value:.4f}"
+        if in_percent:
+            return f"{value:.1%}"
+        return f"{value:.4f}" if abs(value) < MAX_FRACTIONAL else f"{value:,.1f}"
 
 
 @dataclass(frozen=True)
@@ -362,6 +367,9 @@ def build_final_table(
             table.add_row(name, *(spec.format_metric("accuracy", one) for one in constants))
         for key, name in ((key, f"  {name}") for key, name in spec.statistics):
             table.add_row(name, *(spec.format_metric(key, values.get(key)) for values in tested))
+        if spec.metric != "r2" and any("r2" in values for values in tested):
+            r2 = (spec.format_metric("r2", values.get("r2")) for values in tested)
+            table.add_row("test R2, by data", *r2)
         for key, name in _list_report_statistics(tested):
             table.add_row(name, *(spec.format_metric(key, values.get(key)) for values in tested))
     table.add_section()

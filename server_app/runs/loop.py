@@ -1,6 +1,6 @@
 """Run the app's runs: build the parts of a run, and let the library's ``Runner`` run its rounds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from functools import partial, reduce
 from pathlib import Path
@@ -19,17 +19,19 @@ from fedquorum.records.settings import flatten_settings
 from fedquorum.records.writer import MEAN_MODEL, RunWriter
 from fedquorum.registry import get_goal
 from fedquorum.report.names import method_title
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from rich.console import Console
 
 from client_app.data import FederatedData, load_data
 from client_app.data.describe import describe_data
 from client_app.data.summary import DataSummary
+from client_app.node.agreement import encode_scales
 from client_app.training.numerics import NumericsInfo
 from conf import ComposedConfig, Settings
 from conf.schema.settings import get_evaluation_metric
 from server_app.engines.in_process import InProcessGrid, SimulationGrid
+from server_app.runs.agreement import agree_on_scales
 from server_app.runs.build import (
     build_hooks,
     build_initial_arrays,
@@ -93,23 +95,28 @@ def run_rounds(
     data = load_data(settings.data, settings.seed)
     population = build_population(settings, data)
     rates = compute_counted_rates(settings, rules, population, data)
-    hooks = build_hooks(settings, data.num_clients)
     has_names = settings.data.names and data.num_clients <= MAX_NAMED_CLIENTS
     names = ClientNames.from_list(data.client_names, recorded=settings.data.names)
+    hooks = build_hooks(settings, data.num_clients)
     strategy = build_strategy(composed, population, rates, hooks, names)
     arrays = build_initial_arrays(settings, data)
     check_private_model(settings.privacy, decode_arrays(arrays))
     console = Console(force_jupyter=False)  # prints to sys.stdout, which others can redirect
-    title = f"{method_title(settings.strategy.name)} on {settings.data.name}"
     numerics = _get_numerics(composed, data, grid)
     directory, start = _start_or_resume(composed, output_dir, numerics, console)
     if start is not None and start.server_round > 0:
         arrays = _resume_run(grid, strategy, settings, start, arrays)
+    scales = agree_on_scales(
+        grid,
+        strategy,
+        settings.data,
+        data,
+        {} if start is None else read_resumed_manifest(directory),
+    )
     spent = _compute_privacy_spent(directory, start, settings, len(population.clients))
     summary = describe_data(data, list_evaluated_groups(population), names=has_names)
     spec = _build_display_spec(settings, strategy, summary)
-    for line in list_first_lines(composed, summary):
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    _print_lines(console, list_first_lines(composed, summary))
     with create_run_writer(
         directory,
         composed,
@@ -143,16 +150,16 @@ def run_rounds(
             if to_run.start == 1:
                 save_population(names=names)
             totals = reduce(RunTotals.add_round, runner.start(), RunTotals())
-            with Display(console, settings.rounds, title, spec, totals) as display:
+            with Display(console, settings.rounds, _get_title(settings), spec, totals) as display:
                 callbacks.append(display)  # last: the records of a round that it shows are written
-                runner.run(strategy.build_waiting_grid(grid), ConfigRecord)
+                runner.run(strategy.build_waiting_grid(grid), lambda: encode_scales(scales))
         finally:
             _save_models(runner)
         _stop_early(records, settings, to_run, console)
         _check_any_update(display)
     table = build_final_table(
         display.totals,
-        title,
+        _get_title(settings),
         spec,
         None if ledger is None else ledger.facts,
         records.admission_counts,
@@ -204,6 +211,15 @@ def _save_models(runner: Runner) -> None:
     runner.save_model()
     if (mean := runner.strategy.compute_mean_start_model(runner.model)) is not None:
         runner.records.save_model(decode_arrays(mean), MEAN_MODEL)
+
+
+def _get_title(settings: Settings) -> str:
+    return f"{method_title(settings.strategy.name)} on {settings.data.name}"
+
+
+def _print_lines(console: Console, lines: Iterable[str]) -> None:
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def _get_numerics(composed: ComposedConfig, data: FederatedData, grid: Grid) -> NumericsInfo:

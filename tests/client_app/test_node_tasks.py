@@ -21,7 +21,7 @@ from client_app.data.base import (
     infer_target,
     select_split,
 )
-from client_app.data.summary import DataSummary
+from client_app.data.summary import NO_SCALES, DataSummary
 from client_app.losses import (
     BinaryCrossEntropy,
     CrossEntropy,
@@ -47,6 +47,7 @@ class Data:
     num_classes: int
     num_tokens: int | None = None
     priority: tuple[int, ...] = (0, 1, 2)
+    scales = NO_SCALES
 
     @property
     def num_clients(self) -> int:

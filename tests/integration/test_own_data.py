@@ -54,17 +54,20 @@ def test_a_table(tmp_path: Path) -> None:
 
 
 def test_a_table_with_numbers_to_predict(tmp_path: Path) -> None:
-    """With data.regression the target is a number; its loss falls, and its RMSE is measured."""
+    """The loss of scaled numbers falls, and RMSE and R2 are in the unit of the target."""
     words = ("data=csv", f"data.path={table(tmp_path)}", "data.client_column=clinic")
-    more = ("data.target=pressure", "data.regression=true", "client.lr=0.01")
+    more = ("data.target=pressure", "data.regression=true")
     rows = run(tmp_path / "run", *words, *more)
     assert rows[3]["loss"] < rows[0]["loss"]
     test = read_rounds(tmp_path / "run")[-1]["test"]["all"]
     assert test["accuracy"] is None
     assert 0 < test["best"] < test["rmse"] < test["worst"]
+    assert test["r2"] <= 1
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    scale = manifest["data"]["scales"]["target"]
     tests = read_rows(tmp_path / "run", "evaluations")
     for row in (row for row in tests if row["test_loss"] is not None):
-        assert row["test_metric"] == pytest.approx(row["test_loss"] ** 0.5)
+        assert row["test_metric"] == pytest.approx(row["test_loss"] ** 0.5 * scale["deviation"])
     assert main([str(tmp_path / "run")]) == 0
 
 

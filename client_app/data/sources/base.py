@@ -7,8 +7,29 @@ from typing import Any
 import numpy as np
 
 from client_app.data.base import IGNORE_INDEX, Labels, LazyArray, Samples, Targets
+from client_app.data.moments import Numbers
+from client_app.data.scaling import NumberScale
 from client_app.data.split import RowDivision, Rows
 from client_app.data.summary import DataSummary
+
+
+@dataclass(frozen=True, eq=False)
+class AgreedColumns:
+    """The columns of numbers among the inputs whose scale all clients share.
+
+    Attributes
+    ----------
+    names : tuple of str
+        (p,).
+    numbers : array of float64
+        The numbers of the n training samples, (n, p), NaN for a missing one.
+    build_scaled : callable
+        Returns the arrays whose inputs have these columns scaled.
+    """
+
+    names: tuple[str, ...]
+    numbers: Numbers
+    build_scaled: "Callable[[NumberScale], LabeledArrays]"
 
 
 @dataclass(frozen=True)
@@ -22,7 +43,8 @@ class LabeledArrays:
 
     ``y_train`` and ``y_test`` are classes, int64 (n,), from 0 to ``num_classes`` - 1; or the next
     token at every position of a sequence, int64 (n, length), ``IGNORE_INDEX`` without a target;
-    or numbers, float32 (n,), with 1 as ``num_classes``.
+    or numbers, float64 (n,), with 1 as ``num_classes``. Numbers have the unit of the data until
+    ``client_app.data.agreed.apply_scales`` makes them float32.
 
     If the data names its clients, ``client_train`` (n,) and optionally ``client_test`` (m,), int64,
     have the client of each sample, and optionally ``client_names`` the names by these numbers.
@@ -32,8 +54,9 @@ class LabeledArrays:
 
     If the arrays depend on the training rows, as a vocabulary or the scale of a table's numbers
     does, ``build_for_training`` returns the arrays for the clients' training rows, with the same
-    row numbers. ``summary`` describes data of which the arrays do not tell all, such as the names
-    of a table's columns.
+    row numbers. ``agreed`` has the columns whose scale depends on the rows of all clients.
+    ``summary`` describes data of which the arrays do not tell all, such as the names of a table's
+    columns.
 
     Raises
     ------
@@ -54,6 +77,7 @@ class LabeledArrays:
     client_names: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
     build_for_training: "Callable[[Rows], LabeledArrays] | None" = None
+    agreed: AgreedColumns | None = None
     summary: DataSummary | None = None
 
     @property

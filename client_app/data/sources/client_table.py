@@ -8,7 +8,7 @@ import numpy as np
 from fedquorum.errors import DataError
 
 from client_app.data.base import Inputs, Labels, Targets
-from client_app.data.scaling import Numbers
+from client_app.data.moments import Numbers
 from client_app.data.sources.cell_forms import Mask
 from client_app.data.sources.cells import format_value
 from client_app.data.split import RowDivision
@@ -88,7 +88,7 @@ class ClientTable:
         (n,), from 0.
     client_names : tuple of str
         The clients' names in the file, by id.
-    labels : array of int64 or float32
+    labels : array of int64 or float64
         (n,), the index of the target in ``classes``, or the target itself if it is a number.
     classes : tuple of str
         The values of the target in order; empty if it is a number.

@@ -11,7 +11,7 @@ from fedquorum.errors import DataError, suggest_name, to_one_line
 from fedquorum.sanitize import abbreviate, sanitize
 
 from client_app.data.base import Labels, Targets
-from client_app.data.scaling import Numbers
+from client_app.data.moments import Numbers
 from client_app.data.sources.categories import CategoryColumn, build_flags
 from client_app.data.sources.cell_forms import NUMBER, Mask, match_cells
 from client_app.data.sources.cells import (
@@ -401,7 +401,7 @@ class _TableReader:
         numbers = self._read_numbers(name, column.values)
         if np.isnan(numbers).any():
             self._refuse_missing("target", name, np.isnan(numbers))
-        return numbers.astype(np.float32)
+        return numbers
 
     def _check_classes(self, names: tuple[str, ...], codes: Labels) -> None:
         """Refuse a target with fractional numbers, one class, or a class for nearly every row."""

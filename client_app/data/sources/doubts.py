@@ -8,7 +8,7 @@ import pyarrow as pa
 from fedquorum.sanitize import abbreviate
 
 from client_app.data.base import Labels
-from client_app.data.scaling import Numbers
+from client_app.data.moments import Numbers
 from client_app.data.sources.categories import CategoryColumn
 from client_app.data.sources.cell_forms import NUMBER, match_cells
 from client_app.data.sources.cells import MISSING_WORDS, OPEN_WORDS, Column

@@ -37,13 +37,14 @@ def validate_inputs(key: str, x: NDArray[Any]) -> Samples:
 
 
 def validate_numbers(key: str, y: NDArray[Any]) -> Targets:
-    """Return numeric targets, float32 (n,); raise ValueError for any others."""
+    """Return numeric targets, float64 (n,); raise ValueError for any others."""
     kinds = np.issubdtype(y.dtype, np.floating) or np.issubdtype(y.dtype, np.integer)
     if not kinds or y.ndim != 1:
         raise ValueError(f"{key} must be numbers (n,), got {y.dtype} {y.shape}")
+    targets = y.astype(np.float64)
     with np.errstate(over="ignore"):
-        targets = y.astype(np.float32)
-    if not np.isfinite(targets).all():
+        is_finite = np.isfinite(targets.astype(np.float32))
+    if not is_finite.all():
         raise ValueError(f"{key} must be finite in float32, got NaN, Inf or a larger number")
     return targets
 

@@ -12,7 +12,7 @@ it. After each step, ``step_result`` has the decisions and the evaluations.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from logging import INFO
 from typing import Any
@@ -209,11 +209,18 @@ class ComposedStrategy(Strategy):
         needed = self.rules.needs_initial_evaluation and self.communication.is_native
         return needed and not self._state.round_state.reports.num_examples
 
-    def configure_initial(self, arrays: ArrayRecord, grid: Grid) -> Iterable[Message]:
+    def find_nodes(self, grid: Grid, clients: Sequence[int]) -> Mapping[int, tuple[int, ...]]:
+        """Wait for the clients as round 1 does; return the nodes that host these, each with its."""
+        self._update_population(grid)
+        return self._session.registry.group_by_node(clients)
+
+    def configure_initial(
+        self, arrays: ArrayRecord, grid: Grid, config: ConfigRecord | None = None
+    ) -> Iterable[Message]:
         """Return the messages that request F_k(w_0) and the clients' amounts of data."""
         self._update_population(grid)
         plan = EvaluationPlan.for_initial_model(self.population, self.rules)
-        return self._build_evaluate_messages(0, grid, arrays, plan, ConfigRecord())
+        return self._build_evaluate_messages(0, grid, arrays, plan, config or ConfigRecord())
 
     def aggregate_initial(self, replies: Iterable[Message]) -> None:
         """Store F(w_0), over the clients of round 1 if F is over the selected clients."""
@@ -224,11 +231,13 @@ class ComposedStrategy(Strategy):
             self._objective_clients &= frozenset(self._plan_round(1).clients)
         self._store_evaluations(evaluations)
 
-    def evaluate_initial(self, arrays: ArrayRecord, grid: Grid) -> tuple[ClientEvaluation, ...]:
+    def evaluate_initial(
+        self, arrays: ArrayRecord, grid: Grid, config: ConfigRecord | None = None
+    ) -> tuple[ClientEvaluation, ...]:
         """Evaluate F(w_0) if needed; return the clients' evaluations."""
         if not self.needs_initial_evaluation:
             return ()
-        messages = self.configure_initial(arrays, grid)
+        messages = self.configure_initial(arrays, grid, config)
         timeout = self.communication.reply_timeout
         self.aggregate_initial(grid.send_and_receive(messages, timeout=timeout))
         return self._step_result.evaluations

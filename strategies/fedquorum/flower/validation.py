@@ -173,7 +173,8 @@ def find_evaluation_problem(
 
     num-examples must be a whole number in [1, 1e12], for the test and validation splits too if
     given. Losses must be >= 0, inf or NaN, as of a diverged model, accuracies in [0, 1] or NaN, and
-    the metric in its range or NaN. With ``any_weight`` num-examples may be any finite number >= 0.
+    the metric and R2 in their ranges or NaN. With ``any_weight`` num-examples may be any finite
+    number >= 0.
     """
     if result.status is not Status.DONE:
         return result.reason or result.status.name.lower()
@@ -194,14 +195,17 @@ def find_evaluation_problem(
             problem = problem or f"{prefix}loss is {loss}, not >= 0"
         if accuracy < 0 or accuracy > 1:
             problem = problem or f"{prefix}accuracy is {accuracy}, not in [0, 1]"
-    metric_range = METRICS[metric]
-    for prefix, value in (
-        ("test-", result.test_metric),
-        ("validation-", result.validation_metric),
+    for prefix, value, r2 in (
+        ("test-", result.test_metric, result.test_r2),
+        ("validation-", result.validation_metric, result.validation_r2),
     ):
-        if value < metric_range.low or value > metric_range.high:
-            limits = f"[{metric_range.low:g}, {metric_range.high:g}]"
-            problem = problem or f"{prefix}metric is {value}, not in {limits}"
+        for name, number, allowed in (
+            ("metric", value, METRICS[metric]),
+            ("r2", r2, METRICS["r2"]),
+        ):
+            if number < allowed.low or number > allowed.high:
+                limits = f"[{allowed.low:g}, {allowed.high:g}]"
+                problem = problem or f"{prefix}{name} is {number}, not in {limits}"
     return problem
 
 

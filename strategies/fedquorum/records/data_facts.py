@@ -19,6 +19,9 @@ MAX_LINE = 300
 MAX_LINE_NAMES = 8
 """The maximum number of names in a line."""
 
+MIN_WHOLE, MAX_WHOLE = 1e5, 1e15
+"""The whole parts of numbers between these are shown with all digits."""
+
 LARGE_CLASS = 0.8
 """From this share of the rows on, accuracy says little beyond the share."""
 
@@ -87,10 +90,30 @@ def _list_further_facts(data: Mapping[str, Any], limit: int) -> Iterator[tuple[s
         "Rare categories taken as other",
         _join(data, "other_categories", limit, lambda name, count: f"{name} ({count})"),
     )
+    yield "Scale of the target", _format_target_scale(data)
     yield (
         "Files passed over",
         _join(data, "files_passed_over", limit, lambda kind, files: f"{files} {kind}"),
     )
+
+
+def _format_target_scale(data: Mapping[str, Any]) -> str:
+    scales = data.get("scales")
+    given: Any = scales.get("target") if isinstance(scales, Mapping) else None
+    target = given if isinstance(given, Mapping) else {}
+    found: list[Any] = [target.get(key) for key in ("mean", "deviation")] if target else []
+    if not found or not all(map(_is_number, found)):
+        return ""
+    mean, deviation = map(float, found)
+    return (
+        f"mean {format_quantity(mean)}, standard deviation {format_quantity(deviation)}; the loss "
+        "is in squared standard deviations, and metrics are in the target's own unit"
+    )
+
+
+def format_quantity(value: float) -> str:
+    """Return a number with six digits, or with all digits of its whole part."""
+    return f"{value:,.0f}" if MIN_WHOLE <= abs(value) < MAX_WHOLE else f"{value:,.6g}"
 
 
 def _format_constant_accuracy(data: Mapping[str, Any]) -> str:

@@ -329,7 +329,7 @@ def _summarize_mean_model(
 EvaluationColumns = Mapping[str, FloatArray]
 """The numbers of n evaluations by their fields, shape (n,) each."""
 
-_METRIC_NAMES = ("loss", "accuracy", "metric")
+_METRIC_NAMES = ("loss", "accuracy", "metric", "r2")
 _CLIENT_FIELDS = {
     "priority_weight": "priority_weight",
     "num_examples": "num_examples",
@@ -366,7 +366,8 @@ def _summarize_group(
     """Return weighted means of the metrics, and the spread of ``metric`` over clients.
 
     ``evaluated`` counts the clients, ``left_out`` those for which the metric is undefined.
-    ``report`` adds numbers.
+    R2 is beside other metrics of predicted numbers, over the clients that have it. ``report`` adds
+    numbers.
     """
     if not len(weight):
         return None
@@ -377,6 +378,9 @@ def _summarize_group(
         for name in ("loss", "accuracy")
     }
     means[metric] = weighted_mean(values[is_defined], weight[is_defined])
+    has_r2 = ~np.isnan(columns["r2"])
+    if has_r2.any():
+        means["r2"] = weighted_mean(columns["r2"][has_r2], weight[has_r2])
     # An unknown name, from the records of another version, counts as a fraction.
     higher_is_better = metric not in METRICS or METRICS[metric].higher_is_better
     return {
@@ -401,4 +405,4 @@ def format_coverage(group: Mapping[str, float]) -> str:
 
 
 def _get_metric_values(columns: EvaluationColumns, metric: str) -> FloatArray:
-    return columns[metric if metric in _METRIC_NAMES else "metric"]
+    return columns[metric if metric in ("loss", "accuracy") else "metric"]

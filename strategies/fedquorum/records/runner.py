@@ -100,7 +100,7 @@ class Runner:
         return earlier
 
     def run(self, grid: "Grid", build_config: Callable[[], "ConfigRecord"]) -> None:
-        """Run all rounds; ``build_config`` returns an empty config for the messages of a step."""
+        """Run all rounds; ``build_config`` returns a new config for the messages of a step."""
         self.grid, self._build_config = grid, build_config
         for server_round in self.rounds:
             self.run_round(server_round)
@@ -113,7 +113,7 @@ class Runner:
         self.open_round()
 
         # 2. Rules that decide by F(w_t) need it in round 1 too, before any client has trained.
-        self.initial_evaluations = strategy.evaluate_initial(self.model, grid)
+        self.initial_evaluations = strategy.evaluate_initial(self.model, grid, self._build_config())
 
         # 3. Without an update that counts there is no new model, and the current one stays.
         messages = strategy.configure_train(server_round, self.model, self._build_config(), grid)

@@ -39,6 +39,7 @@ from .values import MAX_COUNT
 
 _NO_UPDATE = "no usable update arrived"
 _NOT_EVALUATED = "not measured"
+_NO_R2 = "no numbers are predicted, or not defined"
 
 CLIENTS_COLUMNS: TableColumns = (
     int_column("round", high=MAX_INT32),
@@ -75,10 +76,12 @@ EVALUATIONS_COLUMNS: TableColumns = (
     float_column("test_loss", _NOT_EVALUATED),
     float_column("test_accuracy", _NOT_EVALUATED),
     float_column("test_metric", "it is loss or accuracy, or not defined"),
+    float_column("test_r2", _NO_R2),
     int_column("validation_num_examples", _NOT_EVALUATED),
     float_column("validation_loss", _NOT_EVALUATED),
     float_column("validation_accuracy", _NOT_EVALUATED),
     float_column("validation_metric", "it is loss or accuracy, or not defined"),
+    float_column("validation_r2", _NO_R2),
     bool_column("held_out"),
 )
 """The columns of ``evaluations/``."""

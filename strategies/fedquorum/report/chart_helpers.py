@@ -131,9 +131,9 @@ def format_metric_label(metric: str) -> str:
 
 
 def format_loss_label(methods: Sequence[PlottedMethod], loss: str) -> str:
-    """Return a loss with its unit: squared error for regression, nats otherwise."""
+    """Return a loss with its unit: that of scaled targets for regression, nats otherwise."""
     is_regression = any(method.group.is_regression for method in methods)
-    return f"{loss}, {'squared error' if is_regression else 'nats'}"
+    return f"{loss}, {'squared error, scaled target' if is_regression else 'nats'}"
 
 
 def format_group_label(clients: str) -> str:

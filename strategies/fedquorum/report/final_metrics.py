@@ -20,7 +20,7 @@ RULE_METRICS = tuple(key for numbers in REPORTED_METRICS for key in numbers.labe
 """Numbers that reports of rules add to the records, each a fraction in [0, 1]."""
 
 CLIENT_METRICS = (
-    *("test", "constant_accuracy", *DISPERSION_KEYS, "evaluated", "left_out"),
+    *("test", "r2", "constant_accuracy", *DISPERSION_KEYS, "evaluated", "left_out"),
     *RULE_METRICS,
 )
 """Metrics over the test splits of one of ``TEST_GROUPS``."""
@@ -50,7 +50,8 @@ def compute_client_metrics(run: Run, clients: str) -> Mapping[str, float]:
     data; average, worst, best, worst10, best10, gini, std and jain are its spread over clients
     (``fedquorum.metrics.fairness``). ``evaluated`` is the number of clients, ``left_out`` that of
     clients without a value. ``constant_accuracy`` is that of always guessing the largest class, if
-    the metric is accuracy. The others are those of ``fedquorum.contrib.REPORTED_METRICS``.
+    the metric is accuracy; ``r2`` is the mean R2 of predicted numbers, whatever it is. The others
+    are those of ``fedquorum.contrib.REPORTED_METRICS``.
 
     Parameters
     ----------

@@ -46,6 +46,7 @@ MIXED_METRICS = "metric"
 
 METRIC_NAMES = {name: metric.title for name, metric in METRICS.items()}
 OPTIONAL_COLUMNS = {
+    "r2": "R2, by data",
     **{key: f"{text}, %" for one in REPORTED_METRICS for key, text in one.labels.items()},
     "regret": "regret",
     "regret_bound": "regret bound",
@@ -245,7 +246,9 @@ def build_summary_table(rows: Sequence[Row], title: str) -> TextTable:
     }
     if not _has_metric(rows, "constant_accuracy"):
         del headings["constant_accuracy"]
-    headings |= {name: OPTIONAL_COLUMNS[name] for name in RULE_METRICS if _has_metric(rows, name)}
+    headings |= {
+        name: OPTIONAL_COLUMNS[name] for name in ("r2", *RULE_METRICS) if _has_metric(rows, name)
+    }
     return TextTable(
         title=f"{title}: test {metric_name}, after the last evaluation",
         headings=("method", "clients", "seeds", *headings.values()),
@@ -283,8 +286,9 @@ def _get_metric_name(rows: Iterable[Row]) -> str:
 
 
 def get_loss_unit(rows: Iterable[Row]) -> str:
-    """Return the unit of losses: squared error for regression, nats otherwise."""
-    return "squared error" if any(row.group.is_regression for row in rows) else "nats"
+    """Return the unit of losses: that of scaled targets for regression, nats otherwise."""
+    is_regression = any(row.group.is_regression for row in rows)
+    return "squared error, scaled target" if is_regression else "nats"
 
 
 def _format_rows(rows: Sequence[Row], headings: Iterable[str]) -> tuple[tuple[str, ...], ...]:

@@ -172,8 +172,8 @@ class ClientEvaluation:
     ``priority_weight`` is lambda_k: 1 for priority clients and 0 for others, unless weighted.
     ``num_examples``, ``loss`` and ``accuracy`` belong to the client's training split, the others to
     its test and validation splits. ``test_metric`` and ``validation_metric`` are the metric that
-    ``evaluation.metric`` names, if it is neither loss nor accuracy. ``held_out`` says whether the
-    client never trains.
+    ``evaluation.metric`` names, if it is neither loss nor accuracy; R2 is beside it where numbers
+    are predicted. ``held_out`` says whether the client never trains.
     """
 
     client: int
@@ -185,10 +185,12 @@ class ClientEvaluation:
     test_loss: float
     test_accuracy: float
     test_metric: float = math.nan
+    test_r2: float = math.nan
     validation_num_examples: float = math.nan
     validation_loss: float = math.nan
     validation_accuracy: float = math.nan
     validation_metric: float = math.nan
+    validation_r2: float = math.nan
     held_out: bool = False
 
     @property

@@ -12,8 +12,9 @@ from fedquorum.errors import SettingsError
 
 from client_app.data import load_data
 from client_app.data.base import select_split
+from client_app.data.moments import Numbers
 from client_app.data.partitioned import PartitionedData
-from client_app.data.scaling import Numbers, NumberScale
+from client_app.data.scaling import NumberScale
 from client_app.data.sources.client_table import ClientTable
 from client_app.data.sources.csv_table import read_csv_table
 from client_app.node.node import Node

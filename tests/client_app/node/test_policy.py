@@ -193,6 +193,8 @@ def test_metrics_that_are_withheld_do_not_leave_the_node(device: Path) -> None:
         "validation-loss",
         "loss",
     }
+    with_r2 = {"test-metric", "validation-metric", "test-r2", "validation-r2"}
+    assert NodePolicy(withhold=("test-metric",)).withheld == with_r2
     write_policy(device, "withhold: [test-accuracy]")
     left = send_message(device, EVALUATE, "evaluate").content.metric_records["metrics"]
     assert set(measured) - set(left) == {"test-accuracy"}
@@ -304,7 +306,7 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
         ("[", "must be YAML that can be read: while parsing"),
         (
             "- a",
-            "the file must be a mapping with privacy, withhold, accept, per_day, client_name, got",
+            "the file must be a mapping with privacy, withhold, accept, per_day, client_name, st",
         ),
         (
             "privacy: 3",

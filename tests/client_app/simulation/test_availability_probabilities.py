@@ -23,6 +23,7 @@ from fedquorum.errors import DataError
 
 from client_app.data import ClientData, FederatedData, load_data
 from client_app.data.base import Labels, PooledSplit, Split, Target, Targets
+from client_app.data.scaling import AgreedScales
 from client_app.data.summary import DataSummary
 from client_app.simulation.availability import build_processes, compute_participation_rates
 from conf import Settings, SettingsError, compose_settings
@@ -133,6 +134,10 @@ class OwnLabelsOnly:
     @property
     def num_tokens(self) -> int | None:
         return self.data.num_tokens
+
+    @property
+    def scales(self) -> AgreedScales:
+        return self.data.scales
 
     @property
     def client_names(self) -> tuple[str, ...] | None:

@@ -315,7 +315,7 @@ def set_version(number: int | None, content: RecordDict) -> RecordDict:
 
 def test_the_description_of_the_protocol_has_every_key() -> None:
     """Keys of validation splits appear as ``validation-`` and the key of the test split."""
-    described = set(re.findall(r"[a-z]+(?:[-_][a-z0]+)*-?", codec.__doc__ or ""))
+    described = set(re.findall(r"[a-z]+(?:[-_][a-z0-9]+)*-?", codec.__doc__ or ""))
     words = {v for name, v in vars(keys).items() if name.isupper() and isinstance(v, str)}
     assert {"sum-terms", "response-times", "loss"} < words
     words = {re.sub("^validation-.*", "validation-", word.format(0)) for word in words}
@@ -568,7 +568,8 @@ def list_types(content: RecordDict) -> set[tuple[str, str, type]]:
 
 def keep_subset(kind: type[Any], client: int, subset: int) -> Any:
     """Return a result with the numbers in this subset, integers among them."""
-    values: list[Any] = [7, 0.25, 1, 0, 5, 2.0, 1, 0.5, 3, 1, 0.75, 1.0][: len(NUMBERS[kind])]
+    values: list[Any] = [7, 0.25, 1, 0, 5, 2.0, 1, 0.5, 3, 1, 0.75, 1.0, 4]
+    values = values[: len(NUMBERS[kind])]
     named = dict(zip(NUMBERS[kind], values, strict=True))
     reported = {name: value for i, (name, value) in enumerate(named.items()) if subset >> i & 1}
     if reported.get("loss") is not None and client % 3 == 2 and kind is TrainResult:
@@ -585,7 +586,7 @@ def test_a_number_is_the_same_with_any_other_clients_on_the_node(
     encode, decode = CODECS[kind]
     subsets = 2 ** len(NUMBERS[kind])
     types: dict[tuple[str, str], set[type]] = {}
-    for subset in range(subsets):
+    for subset in range(0, subsets, 1 if kind is TrainResult else 5):  # 5: every bit changes
         # Beside all numbers, none, the complement, and any other subset.
         beside = (subset, subsets - 1, 0, subsets - 1 - subset, 37 * subset % subsets)
         results = [keep_subset(kind, k, beside[k]) for k in range(count)]

@@ -124,7 +124,7 @@ def test_losses_of_regression_are_squared_errors(tmp_path: Path) -> None:
     chart = get_line_chart(build_charts(tmp_path), "training")
     labels = [panel.y_label for panel in chart.panels]
     assert "test RMSE, unit of the target" in labels
-    assert "training loss F(w), squared error" in labels
+    assert "training loss F(w), squared error, scaled target" in labels
     assert not [label for label in labels if "nats" in label]
     assert chart.title == "RMSE and loss"
 

@@ -41,7 +41,8 @@ Evaluate
     request: ``arrays`` + ``config`` {protocol, server-round, client-id: list, train-part: list,
     test-part: list}; reply: ``metrics`` as above with num-examples, loss, accuracy (training
     split), test-num-examples, test-loss, test-accuracy and, if another metric is configured,
-    test-metric (test split), and the same with validation- if clients have such a split. A number
+    test-metric (test split), beside it test-r2 if numbers are predicted, and the same with
+    validation- if clients have such a split. A number
     that is not evaluated or not defined is NaN, without a second list.
 A client that failed has its reason in ``failures`` {client-id: list, reason: list}. A train reply
 of simulated devices has ``response-times`` {client-id: list, seconds: list}.

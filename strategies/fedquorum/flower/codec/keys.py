@@ -45,10 +45,12 @@ TEST_NUM_EXAMPLES = "test-num-examples"
 TEST_LOSS = "test-loss"
 TEST_ACCURACY = "test-accuracy"
 TEST_METRIC = "test-metric"
+TEST_R2 = "test-r2"
 VALIDATION_NUM_EXAMPLES = "validation-num-examples"
 VALIDATION_LOSS = "validation-loss"
 VALIDATION_ACCURACY = "validation-accuracy"
 VALIDATION_METRIC = "validation-metric"
+VALIDATION_R2 = "validation-r2"
 ABSENT_PREFIX = "absent-"  # and a key: marks the clients that do not report the number
 
 # Beside the sums.
@@ -73,16 +75,18 @@ EVALUATE_METRICS = {
     "test_loss": TEST_LOSS,
     "test_accuracy": TEST_ACCURACY,
     "test_metric": TEST_METRIC,
+    "test_r2": TEST_R2,
     "validation_num_examples": VALIDATION_NUM_EXAMPLES,
     "validation_loss": VALIDATION_LOSS,
     "validation_accuracy": VALIDATION_ACCURACY,
     "validation_metric": VALIDATION_METRIC,
+    "validation_r2": VALIDATION_R2,
 }
 """The fields of an EvaluateResult that are numbers, and their keys."""
 
 EVALUATION_KEYS = (
-    *(LOSS, ACCURACY, TEST_LOSS, TEST_ACCURACY, TEST_METRIC),
-    *(VALIDATION_LOSS, VALIDATION_ACCURACY, VALIDATION_METRIC),
+    *(LOSS, ACCURACY, TEST_LOSS, TEST_ACCURACY, TEST_METRIC, TEST_R2),
+    *(VALIDATION_LOSS, VALIDATION_ACCURACY, VALIDATION_METRIC, VALIDATION_R2),
 )
 """The results of evaluating a model, which a node may withhold."""
 
@@ -90,6 +94,7 @@ VALIDATION_COUNTERPARTS = {
     TEST_LOSS: VALIDATION_LOSS,
     TEST_ACCURACY: VALIDATION_ACCURACY,
     TEST_METRIC: VALIDATION_METRIC,
+    TEST_R2: VALIDATION_R2,
 }
 """The validation metric that a node withholds together with each test metric."""
 

@@ -460,9 +460,7 @@ def test_numbers_to_predict(tmp_path: Path) -> None:
     """With data.regression the target is the number itself, and there are no classes."""
     text = "where,age,job\na,1.5,x\na,-2,y\nb,1e3,x\nb,0,x\n"
     numbers = load(save(tmp_path, text), target="age", drop_columns=[], regression=True)
-    np.testing.assert_array_equal(
-        numbers.labels, np.array([1.5, -2, 1000, 0], dtype=np.float32), strict=True
-    )
+    np.testing.assert_array_equal(numbers.labels, np.array([1.5, -2, 1000, 0]), strict=True)
     assert (numbers.classes, numbers.columns) == ((), ("job=x", "job=y"))
 
 

@@ -184,7 +184,7 @@ def test_columns_of_numbers(tmp_path: Path) -> None:
     assert np.asarray(arrays.x_train[:]).tolist() == [[0.5, 50, 1], [1.5, 30, 0], [2.5, 70, 1]]
     assert (arrays.y_train.tolist(), arrays.num_classes) == ([1, 0, 1], 2)
     numbers = load(path, features=["age", "old"], target="dose", regression=True)
-    assert (numbers.y_train.dtype.name, numbers.y_train.tolist()) == ("float32", [0.5, 1.5, 2.5])
+    assert (numbers.y_train.dtype.name, numbers.y_train.tolist()) == ("float64", [0.5, 1.5, 2.5])
 
 
 def test_texts(tmp_path: Path) -> None:

@@ -312,7 +312,7 @@ def test_regression(tmp_path: Path, dtype: Any) -> None:
     path = save(tmp_path, **FLOATS | {"y_train": y, "y_test": y[:3]})
     arrays = load_regression(path)
     assert (arrays.num_classes, arrays.has_classes) == (1, False)
-    np.testing.assert_array_equal(arrays.y_train, y.astype(np.float32), strict=True)
+    np.testing.assert_array_equal(arrays.y_train, y.astype(np.float64), strict=True)
     assert_refused(path, "y_train must be whole numbers")
 
 
