@@ -33,6 +33,25 @@ class DataSummary:
         The clients with fewer rows than ``data.min_samples``, and their number of rows.
     dropped_columns : mapping of str to str
         The columns that were automatically excluded from the inputs, and what they seem to hold.
+    client_names : tuple of str
+        The clients' names by id; empty if the data does not name them. They are printed, but not
+        part of the manifest, because ``population.parquet`` has them.
+    numbers : tuple of str
+        The columns of numbers.
+    categories : mapping of str to int
+        The columns of categories, and the number of each one's categories.
+    classes : mapping of str to float
+        The classes, and their shares of the rows.
+    missing : mapping of str to float
+        The columns with missing cells, and the share of rows without a value.
+    invalid : mapping of str to int
+        The columns with cells that ``data.invalid_cells=missing`` takes as missing, and how many.
+    other_categories : mapping of str to int
+        The columns with categories that became "other", and how many categories did.
+    files_passed_over : mapping of str to int
+        The kinds of files in a folder that were not read, such as ``.gif``, and how many.
+    target_scale : mapping of str to float
+        The ``mean`` and ``deviation`` by which the targets of a regression are scaled.
     warnings : tuple of str
         Possible misinterpretations, one sentence each.
     """
@@ -43,11 +62,22 @@ class DataSummary:
     rows: int | None = None
     dropped_clients: Mapping[str, int] = field(default_factory=dict)
     dropped_columns: Mapping[str, str] = field(default_factory=dict)
+    client_names: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+    categories: Mapping[str, int] = field(default_factory=dict)
+    classes: Mapping[str, float] = field(default_factory=dict)
+    missing: Mapping[str, float] = field(default_factory=dict)
+    invalid: Mapping[str, int] = field(default_factory=dict)
+    other_categories: Mapping[str, int] = field(default_factory=dict)
+    files_passed_over: Mapping[str, int] = field(default_factory=dict)
+    target_scale: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary in the form of the manifest."""
-        return {**asdict(self), "warnings": list(self.warnings)}
+        facts = asdict(self)
+        del facts["client_names"]
+        return {**facts, "numbers": list(self.numbers), "warnings": list(self.warnings)}
 
     def format_lines(self, name: str) -> Iterator[str]:
         """Yield lines to print; ``name`` is that of the data set."""
