@@ -99,6 +99,11 @@ class Node:
         self._loaded = np.zeros(0, dtype=np.int64)
         self._loaded_groups: set[Sequence[int]] = set()  # groups of clients, all loaded
 
+    @property
+    def has_clients(self) -> bool:
+        """Whether the data of a client is loaded."""
+        return self._examples is not None
+
     def load_clients(self, clients: Sequence[int]) -> None:
         """Load the data of these clients, in addition to those already loaded.
 
