@@ -109,6 +109,8 @@ class PartitionedData:
                 len(part.flat) for part in (partition.train, partition.test, partition.validation)
             ),
             dropped_clients=partition.dropped_clients,
+            files_passed_over=self._arrays.files_passed_over,
+            warnings=self._arrays.warnings,
         )
 
     def get_client(self, client: int) -> ClientData:

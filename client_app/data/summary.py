@@ -104,6 +104,11 @@ class DataSummary:
                 f"Columns left out: {columns}. data.columns takes the columns that it names.",
                 MAX_NAMES_LENGTH,
             )
+        if self.files_passed_over:
+            files = _join_names(
+                f"{count:,} {ending}" for ending, count in self.files_passed_over.items()
+            )
+            yield sanitize(f"Files passed over: {files}", MAX_NAMES_LENGTH)
         for warning in self.warnings:
             yield sanitize(f"Warning: {warning}", MAX_NAMES_LENGTH)
 

@@ -1,7 +1,7 @@
 """Define the result of every source of arrays."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,8 @@ class LabeledArrays:
     If the arrays depend on the training rows, as a vocabulary or the scale of a table's numbers
     does, ``build_for_training`` returns the arrays for the clients' training rows, with the same
     row numbers. ``summary`` describes data of which the arrays do not tell all, such as the names
-    of a table's columns.
+    of a table's columns. Without it, ``files_passed_over`` and ``warnings`` are parts of the
+    summary; see ``DataSummary``.
 
     Raises
     ------
@@ -56,6 +57,8 @@ class LabeledArrays:
     class_names: tuple[str, ...] | None = None
     build_for_training: "Callable[[Rows], LabeledArrays] | None" = None
     summary: DataSummary | None = None
+    files_passed_over: Mapping[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     @property
     def has_classes(self) -> bool:

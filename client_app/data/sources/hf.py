@@ -1,10 +1,14 @@
 """Read a Hugging Face data set: select the columns of inputs and targets, and their arrays."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Array2D, Array3D, Array4D, Array5D, ClassLabel, Image, LargeList, List, Value
@@ -14,7 +18,7 @@ from numpy.typing import NDArray
 from client_app.data.base import Labels, LazyArray, Samples, Targets
 from client_app.data.sources.base import LabeledArrays, build_pooled_arrays, count_classes
 from client_app.data.sources.hub import HubSplits, load_hub_splits
-from client_app.data.sources.media import to_pixels
+from client_app.data.sources.media import check_header, get_upright_size, to_pixels
 from client_app.data.sources.text import hash_texts
 from client_app.data.sources.validate import validate_inputs, validate_labels, validate_numbers
 from conf.schema.data import HfSettings
@@ -238,32 +242,46 @@ class HubImages:
         pixels = np.empty((len(selected), *self.shape[1:]), dtype=np.uint8)
         files = self._rows[selected.tolist()][self._column]
         for index, (row, file) in enumerate(zip(selected.tolist(), files, strict=True)):
-            pixels[index] = self._convert_pixels(row, self._decode(row, file))
+            image = self._decode(row, file)
+            self._check_header(row, image)
+            pixels[index] = to_pixels(image.convert(self._mode), self._size)
         return pixels
 
+    def check(self, rows: NDArray[np.int64]) -> None:
+        """Check the headers of images that are in the data set or in a file; see ``LazyArray``."""
+        for row in rows.tolist():
+            file = self._rows[row][self._column]
+            if file["bytes"] is None and not Path(file["path"]).is_file():
+                continue  # in an archive, which the library opens
+            with self._explain_damage(row):
+                source = file["path"] if file["bytes"] is None else BytesIO(file["bytes"])
+                with PIL.Image.open(source) as image:
+                    self._check_header(row, image)
+
     def _decode(self, row: int, file: Any) -> Any:
-        try:
+        with self._explain_damage(row):
             return Image().decode_example(file)
+
+    @contextmanager
+    def _explain_damage(self, row: int) -> Iterator[None]:
+        try:
+            yield
+        except DataError:
+            raise
         except Exception as error:  # PIL raises any exception for a damaged file
             raise DataError(
-                f"data.path must lead to images, got {self._describe_row(row)}, which is none: "
-                f"{to_one_line(error)}"
+                f"data.path must lead to images, got {self._describe_row(row)}, which is damaged "
+                f"or none: {to_one_line(error)}"
             ) from None
 
-    def _convert_pixels(self, row: int, image: Any) -> NDArray[np.uint8]:
+    def _check_header(self, row: int, image: Any) -> None:
         if self._gray_only and self._mode == "L" and image.mode not in GRAY_MODES:
             raise DataError(
                 "data.image_mode must be L or RGB where not all images are like the first, which "
                 f"is gray, got {self._describe_row(row)} of Pillow's mode {image.mode}"
             )
-        return to_pixels(
-            image.convert(self._mode),
-            image.mode,
-            self._size,
-            self._fit,
-            setting="data.path",
-            location=self._describe_row(row),
-        )
+        found = get_upright_size(image)
+        check_header(image.mode, found, self._size, self._fit, self._describe_row(row))
 
     def _describe_row(self, row: int) -> str:
         return f"row {row} of {self._column} of {self._path}"

@@ -264,7 +264,7 @@ def test_images_are_read_on_demand(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("first", "other", "message"),
     [
-        ({}, {"size": (4, 4)}, "path must lead to images of 3 x 4, got row 1 of i .* 4 x 4$"),
+        ({}, {"size": (4, 4)}, r"image_size must be set where .*\[3,4\], .*row 1 of i .* 4 x 4$"),
         ({}, {"mode": "I;16"}, "path must lead to images of 8 bits a channel, got row 1 of .*16$"),
         ({"mode": "L"}, {}, "image_mode must be L or RGB where not all .*, got row 1 of .*RGB$"),
     ],
