@@ -250,7 +250,7 @@ class TextSettings(NaturalSettings):
     data.text_columns=[NAME] [data.target=NAME]``. See ``client_app.data.sources.text``.
 
     ``header``: the names of the columns if the file has no header. ``length``: in tokens.
-    ``tokens``: words or characters. With a ``target``, ``vocabulary_size`` counts hashed words, and
+    ``tokens``: words or characters. With a ``target``, ``vocabulary_size`` counts hashed tokens, and
     rows with the same value of ``group_column`` stay together. Without one, the next token is the
     target. ``tokenizer``: a folder with the tokenizer of a published model, instead of hashed
     words. ``expected_rows`` and ``classes``: the expected number of rows and the classes, to detect

@@ -81,7 +81,8 @@ def _build_arrays(splits: HubSplits, settings: HfSettings) -> LabeledArrays:
     data_splits = [splits.train, *([] if splits.test is None else [splits.test])]
     for split in data_splits[1:]:
         _check_same_columns(splits.train.features, split.features, columns, settings)
-    x = [_read_inputs(split, columns, settings) for split in data_splits]
+    read = [_read_inputs(split, columns, settings) for split in data_splits]
+    x, cut = [samples for samples, _ in read], [line for _, lines in read for line in lines]
     y, num_classes = _read_targets(data_splits, columns.target, settings)
     clients: list[Labels | None] = [None] * len(data_splits)
     names: tuple[str, ...] | None = None
@@ -97,6 +98,7 @@ def _build_arrays(splits: HubSplits, settings: HfSettings) -> LabeledArrays:
             client_train=clients[0],
             client_names=names,
             num_tokens=num_tokens,
+            warnings=tuple(cut),
         )
     return LabeledArrays(
         x[0],
@@ -108,6 +110,7 @@ def _build_arrays(splits: HubSplits, settings: HfSettings) -> LabeledArrays:
         client_names=names,
         client_test=clients[1],
         num_tokens=num_tokens,
+        warnings=tuple(cut),
     )
 
 
@@ -287,14 +290,18 @@ class HubImages:
         return f"row {row} of {self._column} of {self._path}"
 
 
-def _read_inputs(rows: Any, columns: _Columns, settings: HfSettings) -> Samples | LazyArray:
+def _read_inputs(
+    rows: Any, columns: _Columns, settings: HfSettings
+) -> tuple[Samples | LazyArray, tuple[str, ...]]:
+    """Return the inputs, and a line on cut texts."""
+    if columns.kind == "text":
+        return _read_tokens(rows, columns.features, settings)
     read: dict[str, Callable[[], Samples | LazyArray]] = {
         "image": lambda: HubImages(rows, columns.features[0], settings),
         "array": lambda: _read_array(rows, columns.features[0]),
         "number": lambda: _read_table(rows, columns.features),
-        "text": lambda: _read_tokens(rows, columns.features, settings),
     }
-    return read[columns.kind]()
+    return read[columns.kind](), ()
 
 
 def _read(rows: Any, column: str) -> pa.Array:
@@ -338,7 +345,9 @@ def _to_numpy(column: pa.Array) -> NDArray[Any]:
     return numbers
 
 
-def _read_tokens(rows: Any, columns: Sequence[str], settings: HfSettings) -> Samples:
+def _read_tokens(
+    rows: Any, columns: Sequence[str], settings: HfSettings
+) -> tuple[Samples, tuple[str, ...]]:
     if settings.partition == "device":
         raise ValueError("data.partition=device is for numbers and images, not for texts")
     texts = [_read(rows, name).to_pylist() for name in columns]

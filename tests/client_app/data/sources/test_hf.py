@@ -194,10 +194,12 @@ def test_texts(tmp_path: Path) -> None:
     path = of_columns(tmp_path / "x", kinds, a=first, b=second, y=[0, 2])
     overrides: dict[str, Any] = {"length": 9, "vocabulary_size": 50}
     arrays = load(path, features=["a", "b"], **overrides)
-    np.testing.assert_array_equal(arrays.x_train, hash_texts([first, second], 9, 50))
+    np.testing.assert_array_equal(arrays.x_train, hash_texts([first, second], 9, 50)[0])
     assert (arrays.num_tokens, arrays.num_classes) == (50, 3)
     separate = of_columns(tmp_path / "1", {"a": kinds["a"], "y": LABEL}, a=first, y=[0, 2])
-    np.testing.assert_array_equal(load(separate, **overrides).x_train, hash_texts([first], 9, 50))
+    np.testing.assert_array_equal(
+        load(separate, **overrides).x_train, hash_texts([first], 9, 50)[0]
+    )
 
 
 def pictures(path: Path, *images: Any) -> Path:
