@@ -14,6 +14,11 @@ from conf.schema.data import CsvSettings
 
 
 def load_table_arrays(settings: CsvSettings) -> LabeledArrays:
+    """Return the rows of ``data.path``; see ``build_table_arrays``."""
+    return build_table_arrays(read_csv_table(settings), settings)
+
+
+def build_table_arrays(table: ClientTable, settings: CsvSettings) -> LabeledArrays:
     """Return the rows of a table, with the clients that it names.
 
     Inputs are float32 (n, d): the numbers in the file's order, then the categories. Categories are
@@ -25,7 +30,6 @@ def load_table_arrays(settings: CsvSettings) -> LabeledArrays:
     deviation (over n, not n - 1), or by 1 if that is 0. A column without numbers in the training
     rows is 0 in all rows.
     """
-    table = read_csv_table(settings)
     arrays = build_pooled_arrays(
         _join_columns(table, table.numbers),
         table.labels,

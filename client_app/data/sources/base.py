@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from client_app.data.base import IGNORE_INDEX, Labels, LazyArray, Samples, Targets
+from client_app.data.base import IGNORE_INDEX, Labels, LazyArray, RowIndex, Samples, Targets
 from client_app.data.split import Rows
 from client_app.data.summary import DataSummary
 
@@ -33,9 +33,12 @@ class LabeledArrays:
 
     If the arrays depend on the training rows, as a vocabulary or the scale of a table's numbers
     does, ``build_for_training`` returns the arrays for the clients' training rows, with the same
-    row numbers. ``summary`` describes data of which the arrays do not tell all, such as the names
-    of a table's columns. Without it, ``files_passed_over`` and ``warnings`` are parts of the
-    summary; see ``DataSummary``.
+    row numbers. ``build_for_clients`` does so for the arrays and the rows that each client trains
+    on, validates and tests on, where only the partition tells the clients.
+
+    ``summary`` describes data of which the arrays do not tell all, such as the names of a table's
+    columns. Without it, ``files_passed_over`` and ``warnings`` are parts of the summary; see
+    ``DataSummary``.
 
     Raises
     ------
@@ -56,6 +59,7 @@ class LabeledArrays:
     client_names: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
     build_for_training: "Callable[[Rows], LabeledArrays] | None" = None
+    build_for_clients: "Callable[[LabeledArrays, RowIndex, RowIndex, RowIndex], LabeledArrays] | None" = None  # noqa: E501
     summary: DataSummary | None = None
     files_passed_over: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ from fedquorum.sanitize import sanitize
 from client_app.data.base import Inputs, Labels, Targets
 from client_app.data.scaling import Numbers
 from client_app.data.sources.column_types import MIN_ROWS, find_exclusion_reason
-from client_app.data.sources.table_files import TableFiles, is_number_type, read_files
+from client_app.data.sources.table_files import is_number_type, read_files
 from conf.schema.data import CsvSettings
 
 MAX_CLASSES_UNQUESTIONED = 10
@@ -21,6 +21,29 @@ MIN_ROWS_PER_CLASS = 100
 """More classes than the first, with fewer rows each than the second, may be numbers."""
 
 MAX_NAMED_CLIENTS = 5
+
+
+class RowNames(Protocol):
+    """The names of rows for messages, such as those of ``TableFiles``."""
+
+    @property
+    def path(self) -> Path:
+        """``data.path``."""
+
+    @property
+    def has_several(self) -> bool:
+        """Whether each of several files may be a client."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the files."""
+
+    @property
+    def file_indices(self) -> Labels:
+        """The index in ``names`` of each row's file, (n,)."""
+
+    def describe_row(self, row: int) -> str:
+        """Return the place of a row in words."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +210,12 @@ def read_csv_table(settings: CsvSettings) -> ClientTable:
             "data.path must be a .csv file with a header or a .parquet file, or a folder of such, "
             f"got {path}: {sanitize(to_one_line(error))}"
         ) from None
-    return _TableReader(files, table).build_table(settings)
+    return build_client_table(files, table, settings)
+
+
+def build_client_table(files: RowNames, arrow: Any, settings: CsvSettings) -> ClientTable:
+    """Return the table of rows that are in memory; see ``read_csv_table``."""
+    return _TableReader(files, arrow).build_table(settings)
 
 
 def _suggest_column(name: str, names: Sequence[str]) -> str:
@@ -200,7 +228,7 @@ def _suggest_column(name: str, names: Sequence[str]) -> str:
 class _TableReader:
     """Builds a client table from an Arrow table and its files."""
 
-    files: TableFiles
+    files: RowNames
     arrow: Any
 
     @property

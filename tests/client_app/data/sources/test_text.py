@@ -375,6 +375,12 @@ def test_target_of_one_value(tmp_path: Path) -> None:
             "data.length must be at least 5",
         ),
         (f"{COLUMNS}[c]", "data.text_columns must be at least one column other than "),
+        (f"{COLUMNS}[a] data.classes=[x,y]", "data.classes must be null where data.target is null"),
+        (f"{COLUMNS}[a] data.group_column=g", "data.group_column must be null where data.target"),
+        (
+            f"{COLUMNS}[a] data.target=t data.tokenizer=x data.tokens=characters",
+            "data.tokens must be words where data.tokenizer is set",
+        ),
         (
             "data.path=x data.client_column=c data.text_columns=[a] data.tokens=bytes",
             "one of words",
