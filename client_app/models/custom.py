@@ -8,7 +8,7 @@ from fedquorum.errors import SettingsError, to_one_line
 from fedquorum.flower.validation import find_number_problem
 from fedquorum.registry import import_object
 from torch import nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 CARRIED_DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bool),
@@ -94,7 +94,7 @@ def _check_tensors(model: nn.Module, path: str, *, lazy: bool = False) -> None:
     ``lazy`` allows tensors that get their shape from the first inputs.
     """
     for name, tensor in model.state_dict().items():
-        if lazy and isinstance(tensor, UninitializedTensorMixin):
+        if lazy and is_lazy(tensor):
             continue
         if problem := _find_tensor_problem(tensor):
             raise SettingsError(
@@ -107,7 +107,7 @@ def _find_tensor_problem(tensor: Any) -> str | None:  # noqa: PLR0911 - one for 
     """Return what is wrong with an entry of a ``state_dict`` and what to do, or None."""
     if not isinstance(tensor, torch.Tensor):
         return f"is {type(tensor).__name__}, no tensor"
-    if isinstance(tensor, UninitializedTensorMixin):
+    if is_lazy(tensor):
         return "has no shape yet, as the model does not use it: leave it out"
     if tensor.is_nested or tensor.layout != torch.strided:
         return "is sparse or nested: to_dense() makes it dense"
