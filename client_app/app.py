@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from fedquorum.errors import FedQuorumError
 from fedquorum.flower.codec import (
     CLIENT_ID,
     EvaluateResult,
@@ -40,7 +41,6 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.common.constant import ErrorCode
-from flwr.common.logger import log
 
 from client_app.data.base import Split
 from client_app.node.agreement import (
@@ -56,6 +56,7 @@ from client_app.node.policy import PolicyMod
 from client_app.training.local_sgd import Arrays
 from client_app.training.sequential import NO_STARTS, OnTrained, Result
 from client_app.training.update_sum import UpdateSum
+from client_app.training.workers import log_failure
 from conf import ComposedConfig, compose_settings
 
 # Freeze imported objects: collecting through PyTorch would dominate the time of a message.
@@ -82,7 +83,7 @@ def _mask_error_text(message: Message, context: Context, call_next: ClientAppCal
     except Exception as error:
         if not is_deployed(context.node_config):
             raise
-        log(ERROR, "The message failed", exc_info=error)
+        log_failure(ERROR, "The message failed", error)
         reply = Error(
             ErrorCode.CLIENT_APP_RAISED_EXCEPTION, get_failure_reason(error, deployed=True)
         )
@@ -145,7 +146,8 @@ def handle_query(message: Message, context: Context) -> Message:
     try:
         node.load_clients(hosted)
     except Exception as error:
-        log(ERROR, "The data of clients %s cannot be used", abbreviate(hosted), exc_info=error)
+        if is_deployed(context.node_config) or not isinstance(error, FedQuorumError):
+            log_failure(ERROR, f"The data of clients {abbreviate(hosted)} cannot be used", error)
         reply = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, node.get_reason(error))
         return Message(reply, reply_to=message)
     ids = [node.get_client(k).get_properties({})[CLIENT_ID] for k in hosted]
@@ -161,7 +163,7 @@ def handle_statistics(message: Message, context: Context) -> Message:
         clients = decode_statistics_query(message.content, hosted)
         content = encode_statistics(node.measure_clients(clients))
     except Exception as error:
-        log(ERROR, "The statistics of clients %s failed", abbreviate(hosted), exc_info=error)
+        log_failure(ERROR, f"The statistics of clients {abbreviate(hosted)} failed", error)
         reply = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, node.get_reason(error))
         return Message(reply, reply_to=message)
     return Message(content, reply_to=message)
@@ -315,7 +317,7 @@ def _train_joined(
 
 
 def _report_failure(node: Node, client: int, error: Exception) -> TrainResult:
-    log(ERROR, "Client %d failed", client, exc_info=error)
+    log_failure(ERROR, f"Client {client} failed", error)
     return TrainResult(client, Status.FAILED, reason=node.get_reason(error))
 
 
@@ -348,17 +350,17 @@ def _load_hosted(message: Message, context: Context) -> tuple[Node, Sequence[int
     try:
         node.load_clients(hosted)
     except Exception as error:  # loading each client alone shows which one fails
-        log(WARNING, "Clients load one after the other after a failure", exc_info=error)
+        log_failure(WARNING, "Clients load one after the other after a failure", error)
     return node, hosted
 
 
 def _prepare_evaluation(node: Node, received: Arrays, split: Split, clients: list[int]) -> None:
-    """Evaluate all of these clients in one pass, if they have this split."""
+    """Evaluate all of these clients in one pass, if their data has this split."""
     try:
-        if split in node.evaluator.splits:
+        if node.has_clients and split in node.evaluator.splits:
             node.evaluator.prepare(received, split, clients)
     except Exception as error:  # evaluating each client alone shows which one fails
-        log(WARNING, "Clients are evaluated one after the other after a failure", exc_info=error)
+        log_failure(WARNING, "Clients are evaluated one after the other after a failure", error)
 
 
 def _run_tasks(
@@ -372,7 +374,7 @@ def _run_tasks(
         try:
             result = work(node.get_client(task.client), task)
         except Exception as error:  # one client's failure must not take the others with it
-            log(ERROR, "Client %d failed", task.client, exc_info=error)
+            log_failure(ERROR, f"Client {task.client} failed", error)
             result = kind(task.client, Status.FAILED, reason=node.get_reason(error))
         yield result
 

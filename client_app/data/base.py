@@ -51,6 +51,15 @@ class LazyArray(Protocol):
             If one of them cannot be read.
         """
 
+    def check(self, rows: NDArray[np.int64]) -> None:
+        """Check what can be known of these samples without reading them whole.
+
+        Raises
+        ------
+        DataError
+            If one of them is missing, or of another kind or shape.
+        """
+
 
 @dataclass(frozen=True)
 class ClientData:

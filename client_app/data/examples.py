@@ -58,6 +58,8 @@ class Examples:
         self._samples: torch.Tensor | None = None
         if len(source) * one.nbytes <= max_resident_bytes:
             self._samples = self._read(source)
+        elif not isinstance(pool.x, np.ndarray):
+            pool.x.check(source)  # now rather than in the round that reads them
 
     @property
     def clients(self) -> NDArray[np.int64]:

@@ -93,7 +93,10 @@ class PartitionedData:
         self._seed = seed
         arrays, partition = _partition_clients(arrays, settings, seed)
         self._partition = _add_validation(arrays, partition, settings.validation_fraction, seed)
-        if arrays.build_for_training is not None:
+        if arrays.build_for_clients is not None:
+            rows = self._partition
+            arrays = arrays.build_for_clients(arrays, rows.train, rows.validation, rows.test)
+        elif arrays.build_for_training is not None:
             arrays = arrays.build_for_training(self._partition.train.flat)
         self._scale: PixelNormalization | None = None
         if isinstance(settings, PartitionedSettings) and settings.normalize:
@@ -154,9 +157,10 @@ class PartitionedData:
             ),
             division=_describe_division(self._settings, self.num_clients),
             dropped_clients=partition.dropped_clients,
+            files_passed_over=self._arrays.files_passed_over,
             classes=dict.fromkeys(self.class_names or ()),
             scales=self.scales,
-            warnings=self._doubts,
+            warnings=(*self._arrays.warnings, *self._doubts),
         )
 
     def get_client(self, client: int) -> ClientData:

@@ -17,6 +17,11 @@ from conf.schema.data import CsvSettings
 
 
 def load_table_arrays(settings: CsvSettings) -> LabeledArrays:
+    """Return the rows of ``data.path``; see ``build_table_arrays``."""
+    return build_table_arrays(read_csv_table(settings), settings)
+
+
+def build_table_arrays(table: ClientTable, settings: CsvSettings) -> LabeledArrays:
     """Return the rows of a table, with the clients that it names.
 
     Inputs are float32 (n, d): the numbers in the file's order, then the categories. Categories are
@@ -29,7 +34,6 @@ def load_table_arrays(settings: CsvSettings) -> LabeledArrays:
     rows is 0 in all rows. With ``data.scaling=agreed`` mean and deviation are those of the known
     numbers in the training rows of all clients, and a missing number becomes that mean.
     """
-    table = read_csv_table(settings)
     summary = _summarize_table(table)
     arrays = build_pooled_arrays(
         _join_columns(table.numbers, table.categories),

@@ -110,4 +110,4 @@ def _load_pretrained(model_class: Any, config: Any, path: str) -> nn.Module:
         model: nn.Module = model_class.from_pretrained(folder, config=config, local_files_only=True)
     except Exception as error:  # a foreign file may raise anything
         raise SettingsError(f"{requirement}: {to_one_line(error)}") from None
-    return model
+    return model.float()  # transformers keeps the type of the file, such as bfloat16

@@ -150,6 +150,11 @@ class Node:
             data.agree(scales)
             self._unload_clients()
 
+    @property
+    def has_clients(self) -> bool:
+        """Whether the data of a client is loaded."""
+        return self._examples is not None
+
     def load_clients(self, clients: Sequence[int]) -> None:
         """Load the data of these clients, in addition to those already loaded.
 

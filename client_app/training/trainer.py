@@ -25,6 +25,7 @@ from client_app.training.workers import (
     MIN_SHARED_FLOPS,
     WorkerPool,
     count_available_cores,
+    log_failure,
     run_or_return_error,
 )
 
@@ -153,7 +154,7 @@ class Trainer:
             elif len(chunk) == 1:
                 yield chunk, result
             else:  # training each client alone shows which one fails
-                log(WARNING, "Clients train one after the other after a failure", exc_info=result)
+                log_failure(WARNING, "Clients train one after the other after a failure", result)
                 for index in chunk:
                     outcome = run_or_return_error(train_and_use, [index])
                     yield ([index], outcome) if isinstance(outcome, Exception) else outcome

@@ -85,6 +85,7 @@ def check_values(settings: Settings) -> None:
         _check_agreement(settings)
         _check_columns(settings.data)
         _check_texts(settings.data)
+        _check_unused(settings.data)
         _check_client_column(settings.data)
         _check_priority_samples(settings)
         _check_device_availability(settings)
@@ -363,10 +364,11 @@ def _check_csv_columns(data: CsvSettings) -> None:
 
 
 def _check_columns(data: DataSettings) -> None:
+    if isinstance(data, CsvSettings | HfSettings):
+        check_cells(data)
     if not isinstance(data, CsvSettings):
         return
     _check_csv_columns(data)
-    check_cells(data)
     if data.target == data.client_column:
         raise SettingsError(
             f"data.target must be another column than data.client_column, got {data.target!r}"
@@ -417,11 +419,33 @@ def _check_texts(data: DataSettings) -> None:
             "data.tokenizer must be null where data.target is null or there are more than two "
             f"data.text_columns, got {data.tokenizer!r}"
         )
+    if data.tokenizer is not None and data.tokens != "words":
+        raise SettingsError(
+            "data.tokens must be words where data.tokenizer is set, which has tokens of its own, "
+            f"got {data.tokens}"
+        )
     min_length = 2 * len(columns) - 1
     if data.length < min_length:
         raise SettingsError(
             f"data.length must be at least {min_length} for {len(columns)} texts, got {data.length}"
         )
+
+
+def _check_unused(data: DataSettings) -> None:
+    """Refuse values that nothing would use; most users expect an effect of what they set."""
+    unused: dict[str, str] = {}
+    if isinstance(data, TextSettings) and data.target is None:
+        unused = dict.fromkeys(("classes", "group_column"), "data.target is null")
+    if isinstance(data, NpzSettings | HfSettings):
+        if data.partition != "device":
+            unused["input_shape"] = f"data.partition is {data.partition} and not device"
+        if data.regression:
+            unused["num_classes"] = "data.regression is true"
+    for key, reason in unused.items():
+        if getattr(data, key) is not None:
+            raise SettingsError(
+                f"data.{key} must be null where {reason}, got {getattr(data, key)!r}"
+            )
 
 
 def _check_client_column(data: DataSettings) -> None:

@@ -218,7 +218,8 @@ class HfSettings(NaturalSettings):
     ``features`` and ``target``: the columns; null if the data leaves no choice. ``client_column``:
     the column with the client of each row, for ``partition`` natural. ``image_size`` (height and
     width) and ``image_mode`` (gray L or RGB): null for those of the first image. ``length`` and
-    ``vocabulary_size``: for texts, in hashed words. The other settings are as in ``NpzSettings``.
+    ``vocabulary_size``: for texts, in hashed words. For tables, ``drop_columns`` to ``replace`` are
+    as in ``CsvSettings``. The other settings are as in ``NpzSettings``.
     """
 
     name: str = "hf"
@@ -241,6 +242,15 @@ class HfSettings(NaturalSettings):
     image_mode: str | None = parameter(None, OneOf(("L", "RGB")))
     length: int = parameter(80, TEXT_LENGTH)
     vocabulary_size: int = parameter(10000, HASHED_WORDS)
+    drop_columns: list[str] = field(default_factory=list, metadata={"allowed": COLUMN_NAMES})
+    imputation: str = parameter("median", OneOf(("median", "mean")))
+    zero_as_missing: list[str] = field(default_factory=list, metadata={"allowed": COLUMN_NAMES})
+    numbers: list[str] = field(default_factory=list, metadata={"allowed": COLUMN_NAMES})
+    categories: list[str] = field(default_factory=list, metadata={"allowed": COLUMN_NAMES})
+    missing: list[Any] = field(default_factory=list)
+    invalid_cells: str = parameter("error", OneOf(("error", "missing")))
+    max_categories: int = parameter(100, Interval(low=2, integer=True))
+    replace: Any = None
 
 
 @dataclass
@@ -267,9 +277,9 @@ class TextSettings(NaturalSettings):
     data.text_columns=[NAME] [data.target=NAME]``. See ``client_app.data.sources.text``.
 
     ``header``: the names of the columns if the file has no header. ``length``: in tokens.
-    ``tokens``: words or characters. With a ``target``, ``vocabulary_size`` counts hashed words, and
-    rows with the same value of ``group_column`` stay together. Without one, the next token is the
-    target. ``tokenizer``: a folder with the tokenizer of a published model, instead of hashed
+    ``tokens``: words or characters. With a ``target``, ``vocabulary_size`` counts hashed tokens,
+    and rows with the same value of ``group_column`` stay together. Without one, the next token is
+    the target. ``tokenizer``: a folder with the tokenizer of a published model, instead of hashed
     words. ``expected_rows`` and ``classes``: the expected number of rows and the classes, to detect
     a wrong, a truncated or a damaged file.
     """

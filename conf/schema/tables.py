@@ -7,13 +7,13 @@ from typing import Any
 
 from fedquorum.errors import SettingsError
 
-from conf.schema.data import CsvSettings
+from conf.schema.data import CsvSettings, HfSettings
 
 _PLAIN_NUMBER = re.compile(r"[+-]?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?")
 REPLACE_FORM = "a mapping such as {column: {old: new}}, or a list of [column, old, new]"
 
 
-def check_cells(data: CsvSettings) -> None:
+def check_cells(data: CsvSettings | HfSettings) -> None:
     """Check the kinds of columns, the missing values and the replaced values.
 
     Raises
@@ -22,7 +22,7 @@ def check_cells(data: CsvSettings) -> None:
         If a column has two kinds, or a value may mean two things.
     """
     _check_kinds(data)
-    if data.columns is not None:
+    if isinstance(data, CsvSettings) and data.columns is not None:
         _check_twins("columns.classes", data.columns.get("classes", []))
         for name, categories in data.columns.get("categories", {}).items():
             _check_twins(f"columns.categories.{name}", categories)
@@ -36,10 +36,10 @@ def check_cells(data: CsvSettings) -> None:
     _check_replacements(data.replace)
 
 
-def _check_kinds(data: CsvSettings) -> None:
+def _check_kinds(data: CsvSettings | HfSettings) -> None:
     for key, other in (("numbers", "categories"), ("categories", "numbers")):
         names = getattr(data, key)
-        if names and data.columns is not None:
+        if names and getattr(data, "columns", None) is not None:
             raise SettingsError(
                 f"data.{key} must be empty where data.columns names the columns, got {names}"
             )

@@ -1,12 +1,12 @@
 """Define the result of every source of arrays."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from client_app.data.base import IGNORE_INDEX, Labels, LazyArray, Samples, Targets
+from client_app.data.base import IGNORE_INDEX, Labels, LazyArray, RowIndex, Samples, Targets
 from client_app.data.moments import Numbers
 from client_app.data.scaling import NumberScale
 from client_app.data.split import RowDivision, Rows
@@ -54,9 +54,13 @@ class LabeledArrays:
 
     If the arrays depend on the training rows, as a vocabulary or the scale of a table's numbers
     does, ``build_for_training`` returns the arrays for the clients' training rows, with the same
-    row numbers. ``agreed`` has the columns whose scale depends on the rows of all clients.
+    row numbers. ``build_for_clients`` does so for the arrays and the rows that each client trains
+    on, validates and tests on, where only the partition tells the clients. ``agreed`` has the
+    columns whose scale depends on the rows of all clients.
+
     ``summary`` describes data of which the arrays do not tell all, such as the names of a table's
-    columns.
+    columns. Without it, ``files_passed_over`` and ``warnings`` are parts of the summary; see
+    ``DataSummary``.
 
     Raises
     ------
@@ -78,7 +82,10 @@ class LabeledArrays:
     class_names: tuple[str, ...] | None = None
     build_for_training: "Callable[[Rows], LabeledArrays] | None" = None
     agreed: AgreedColumns | None = None
+    build_for_clients: "Callable[[LabeledArrays, RowIndex, RowIndex, RowIndex], LabeledArrays] | None" = None  # noqa: E501
     summary: DataSummary | None = None
+    files_passed_over: Mapping[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     @property
     def has_classes(self) -> bool:

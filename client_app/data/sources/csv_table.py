@@ -36,7 +36,7 @@ from client_app.data.sources.overrides import format_override, list_replacements
 from client_app.data.sources.split_columns import read_division
 from client_app.data.sources.stated_values import drop_missing_values, replace_values
 from client_app.data.sources.table_files import (
-    TableFiles,
+    TableOrigin,
     add_test_files,
     is_number_type,
     read_files,
@@ -100,7 +100,12 @@ def read_csv_table(settings: CsvSettings) -> ClientTable:
                 "data.test_path must be files as in data.path, with the same columns, got "
                 f"{test_path}: {sanitize(to_one_line(error))}"
             ) from None
-    return _TableReader(files, table, settings).build_table()
+    return build_client_table(files, table, settings)
+
+
+def build_client_table(files: TableOrigin, arrow: Any, settings: CsvSettings) -> ClientTable:
+    """Return the table of rows that are in memory; see ``read_csv_table``."""
+    return _TableReader(files, arrow, settings).build_table()
 
 
 def _suggest(name: Any, names: Sequence[str]) -> str:
@@ -113,7 +118,7 @@ def _suggest(name: Any, names: Sequence[str]) -> str:
 class _TableReader:
     """Builds a client table from an Arrow table and its files."""
 
-    files: TableFiles
+    files: TableOrigin
     arrow: Any
     settings: CsvSettings
     warnings: list[str] = field(default_factory=list)

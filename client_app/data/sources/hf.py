@@ -1,10 +1,14 @@
 """Read a Hugging Face data set: select the columns of inputs and targets, and their arrays."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL.Image
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Array2D, Array3D, Array4D, Array5D, ClassLabel, Image, LargeList, List, Value
@@ -12,13 +16,16 @@ from fedquorum.errors import DataError, to_one_line
 from fedquorum.sanitize import abbreviate
 from numpy.typing import NDArray
 
-from client_app.data.base import Labels, LazyArray, Samples, Targets
-from client_app.data.sources.base import LabeledArrays, build_pooled_arrays, count_classes
+from client_app.data.base import Labels, LazyArray, RowIndex, Samples, Targets
+from client_app.data.sources.base import LabeledArrays, count_classes
+from client_app.data.sources.client_table import ClientTable
+from client_app.data.sources.csv_table import build_client_table
 from client_app.data.sources.hub import HubSplits, load_hub_splits
-from client_app.data.sources.media import to_pixels
+from client_app.data.sources.media import check_header, get_upright_size, to_pixels
 from client_app.data.sources.text import hash_texts
 from client_app.data.sources.validate import validate_inputs, validate_labels, validate_numbers
-from conf.schema.data import HfSettings
+from client_app.data.split import Rows
+from conf.schema.data import CsvSettings, HfSettings
 
 ARRAY_FEATURES = (Array2D, Array3D, Array4D, Array5D)
 FEATURE_KINDS = {Image: "image", ClassLabel: "class", **dict.fromkeys(ARRAY_FEATURES, "array")}
@@ -27,6 +34,17 @@ VALUE_DTYPES = {
     "number": {*INTEGER_DTYPES, "float16", "float32", "float64", "bool"},
     "text": {"string", "large_string"},
 }
+TABLE_KINDS = {"number", "text", "class"}
+TABLE_KEYS = (
+    *("drop_columns", "imputation", "zero_as_missing", "numbers", "categories", "missing"),
+    *("invalid_cells", "max_categories", "replace"),
+)
+KEYS_BY_KIND = {
+    "image": ("image_size", "image_mode"),
+    "text": ("length", "vocabulary_size"),
+    "table": TABLE_KEYS,
+}
+"""The settings that only inputs of one kind use."""
 GRAY_MODES = ("L", "1")
 IMAGE_AXES = (3, 4)
 """Number of axes of uint8 images (n, height, width), without and with channels."""
@@ -78,36 +96,49 @@ def _build_arrays(splits: HubSplits, settings: HfSettings) -> LabeledArrays:
     data_splits = [splits.train, *([] if splits.test is None else [splits.test])]
     for split in data_splits[1:]:
         _check_same_columns(splits.train.features, split.features, columns, settings)
-    x = [_read_inputs(split, columns, settings) for split in data_splits]
-    y, class_names, num_classes = _read_targets(data_splits, columns.target, settings)
-    clients: list[Labels | None] = [None] * len(data_splits)
-    names: tuple[str, ...] | None = None
-    if settings.client_column is not None:
-        distinct, found = _find_indices(data_splits, settings.client_column)
-        clients, names = [*found], tuple(map(str, distinct))
+    _check_unused(columns.kind, settings)
+    if columns.kind == "table":
+        return _build_table(data_splits, columns, settings)
+    read = [_read_inputs(split, columns, settings) for split in data_splits]
+    x, cut = [samples for samples, _ in read], [line for _, lines in read for line in lines]
     num_tokens = settings.vocabulary_size if columns.kind == "text" else None
-    if splits.test is None:
-        return build_pooled_arrays(
-            x[0],
-            y[0],
-            num_classes,
-            client_train=clients[0],
-            client_names=names,
-            class_names=class_names,
-            num_tokens=num_tokens,
-        )
     return LabeledArrays(
-        x[0],
-        y[0],
-        x[1],
-        y[1],
-        num_classes,
-        client_train=clients[0],
-        client_names=names,
-        class_names=class_names,
-        client_test=clients[1],
+        x_train=x[0],
+        x_test=x[-1],
         num_tokens=num_tokens,
+        warnings=tuple(cut),
+        **_read_labels(data_splits, columns, settings),
     )
+
+
+def _read_labels(splits: Sequence[Any], columns: _Columns, settings: HfSettings) -> dict[str, Any]:
+    """Return the fields of ``LabeledArrays`` other than the inputs."""
+    y, class_names, num_classes = _read_targets(splits, columns.target, settings)
+    fields: dict[str, Any] = {
+        "y_train": y[0],
+        "y_test": y[-1],
+        "num_classes": num_classes,
+        "pooled": len(splits) == 1,
+        "class_names": class_names,
+        **dict.fromkeys(("client_train", "client_test", "client_names")),
+    }
+    if settings.client_column is not None:
+        distinct, clients = _find_indices(splits, settings.client_column)
+        fields["client_names"] = tuple(map(str, distinct))
+        fields |= dict(zip(("client_train", "client_test"), clients, strict=False))
+    return fields
+
+
+def _check_unused(kind: str, settings: HfSettings) -> None:
+    """Refuse values that inputs of this kind do not use."""
+    default = HfSettings()
+    for other, keys in KEYS_BY_KIND.items():
+        for key in keys if other != kind else ():
+            if getattr(settings, key) != getattr(default, key):
+                raise DataError(
+                    f"data.{key} must be left out where data.features are no {other}s but "
+                    f"{kind}s, got {getattr(settings, key)!r}"
+                )
 
 
 # --- columns ------------------------------------------------------------------------------------
@@ -149,16 +180,18 @@ def _select_columns(features: Any, settings: HfSettings) -> _Columns:
             )
         target = classes[0]
     del others[target]
-    chosen = tuple(settings.features or _find_default_features(others))
+    chosen = tuple(settings.features or _find_default_features(others, settings))
     selected_kinds = {kinds[name] for name in chosen}
     kind = selected_kinds.pop() if len(selected_kinds) == 1 else "other"
-    if kind not in {"image", "array", "number", "text"} or (
+    if not {kinds[name] for name in chosen} - TABLE_KINDS and kind != "text" and chosen:
+        kind = "table"
+    if kind not in {"image", "array", "table", "text"} or (
         len(chosen) > 1 and kind in {"image", "array"}
     ):
         raise _build_column_error(
             "features",
-            "one column of images, arrays or lists of numbers, or any columns of numbers or of "
-            "texts (to be named unless there is one candidate alone)",
+            "one column of images, arrays or lists of numbers, any columns of numbers and "
+            "categories, or of texts (to be named unless there is one candidate alone)",
             features,
             settings,
             str([*chosen]) if chosen else "null",
@@ -166,13 +199,19 @@ def _select_columns(features: Any, settings: HfSettings) -> _Columns:
     return _Columns(chosen, kind, target)
 
 
-def _find_default_features(kinds: dict[str, str]) -> Sequence[str]:
-    """Return the only possible features, or none if there is a choice."""
+def _find_default_features(kinds: dict[str, str], settings: HfSettings) -> Sequence[str]:
+    """Return the only possible features: the columns of a table are one; none for a choice."""
     wide = [name for name, kind in kinds.items() if kind in {"image", "array"}]
-    if wide or "number" in kinds.values():
-        return wide if len(wide) == 1 else ()
     texts = [name for name, kind in kinds.items() if kind == "text"]
-    return texts if len(texts) == 1 else ()
+    if wide:
+        return wide if len(wide) == 1 else ()
+    if "number" not in kinds.values():
+        return texts if len(texts) == 1 else ()
+    return [
+        name
+        for name, kind in kinds.items()
+        if kind in TABLE_KINDS and name not in settings.drop_columns
+    ]
 
 
 def _build_column_error(
@@ -241,45 +280,62 @@ class HubImages:
         pixels = np.empty((len(selected), *self.shape[1:]), dtype=np.uint8)
         files = self._rows[selected.tolist()][self._column]
         for index, (row, file) in enumerate(zip(selected.tolist(), files, strict=True)):
-            pixels[index] = self._convert_pixels(row, self._decode(row, file))
+            image = self._decode(row, file)
+            self._check_header(row, image)
+            pixels[index] = to_pixels(image.convert(self._mode), self._size)
         return pixels
 
+    def check(self, rows: NDArray[np.int64]) -> None:
+        """Check the headers of images that are in the data set or in a file; see ``LazyArray``."""
+        for row in rows.tolist():
+            file = self._rows[row][self._column]
+            if file["bytes"] is None and not Path(file["path"]).is_file():
+                continue  # in an archive, which the library opens
+            with self._explain_damage(row):
+                source = file["path"] if file["bytes"] is None else BytesIO(file["bytes"])
+                with PIL.Image.open(source) as image:
+                    self._check_header(row, image)
+
     def _decode(self, row: int, file: Any) -> Any:
-        try:
+        with self._explain_damage(row):
             return Image().decode_example(file)
+
+    @contextmanager
+    def _explain_damage(self, row: int) -> Iterator[None]:
+        try:
+            yield
+        except DataError:
+            raise
         except Exception as error:  # PIL raises any exception for a damaged file
             raise DataError(
-                f"data.path must lead to images, got {self._describe_row(row)}, which is none: "
-                f"{to_one_line(error)}"
+                f"data.path must lead to images, got {self._describe_row(row)}, which is damaged "
+                f"or none: {to_one_line(error)}"
             ) from None
 
-    def _convert_pixels(self, row: int, image: Any) -> NDArray[np.uint8]:
+    def _check_header(self, row: int, image: Any) -> None:
         if self._gray_only and self._mode == "L" and image.mode not in GRAY_MODES:
             raise DataError(
                 "data.image_mode must be L or RGB where not all images are like the first, which "
                 f"is gray, got {self._describe_row(row)} of Pillow's mode {image.mode}"
             )
-        return to_pixels(
-            image.convert(self._mode),
-            image.mode,
-            self._size,
-            self._fit,
-            setting="data.path",
-            location=self._describe_row(row),
-        )
+        found = get_upright_size(image)
+        check_header(image.mode, found, self._size, self._fit, self._describe_row(row))
 
     def _describe_row(self, row: int) -> str:
         return f"row {row} of {self._column} of {self._path}"
 
 
-def _read_inputs(rows: Any, columns: _Columns, settings: HfSettings) -> Samples | LazyArray:
+def _read_inputs(
+    rows: Any, columns: _Columns, settings: HfSettings
+) -> tuple[Samples | LazyArray, tuple[str, ...]]:
+    """Return the inputs, and a line on cut texts."""
+    if columns.kind == "text":
+        return _read_tokens(rows, columns.features, settings)
     read: dict[str, Callable[[], Samples | LazyArray]] = {
         "image": lambda: HubImages(rows, columns.features[0], settings),
         "array": lambda: _read_array(rows, columns.features[0]),
-        "number": lambda: _read_table(rows, columns.features),
-        "text": lambda: _read_tokens(rows, columns.features, settings),
     }
-    return read[columns.kind]()
+    return read[columns.kind](), ()
 
 
 def _read(rows: Any, column: str) -> pa.Array:
@@ -313,17 +369,129 @@ def _read_array(rows: Any, column: str) -> Samples:
     return validate_inputs(column, x)
 
 
-def _read_table(rows: Any, columns: Sequence[str]) -> Samples:
-    numbers = [_to_numpy(_read(rows, name)).astype(np.float32) for name in columns]
-    return validate_inputs(", ".join(columns), np.stack(numbers, axis=1))
-
-
 def _to_numpy(column: pa.Array) -> NDArray[Any]:
     numbers: NDArray[Any] = column.to_numpy(zero_copy_only=False)
     return numbers
 
 
-def _read_tokens(rows: Any, columns: Sequence[str], settings: HfSettings) -> Samples:
+@dataclass(frozen=True)
+class _HubRows:
+    """The rows of a data set, of all splits in one table; see ``TableOrigin``."""
+
+    path: Path
+    has_several = False
+    names: tuple[str, ...] = ()
+    client_indices = np.zeros(0, dtype=np.int64)
+    client_key: str | None = None
+    is_test = np.zeros(0, dtype=np.bool_)
+    dropped_columns: Mapping[str, str] = field(default_factory=dict)
+    passed_over: Mapping[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def describe_row(self, row: int) -> str:
+        """Return the place of a row in words; rows of the test split follow those for training."""
+        return f"row {row}"
+
+
+def _build_table(splits: Sequence[Any], columns: _Columns, settings: HfSettings) -> LabeledArrays:
+    """Return columns of numbers and categories as inputs, as ``data=csv`` does.
+
+    Both splits are one table for the reader, so that they have the same categories.
+    """
+    from client_app.data.tabular import build_table_arrays
+
+    arrow = pa.concat_tables([_read_arrow(split, columns.features) for split in splits])
+    # Labels are read apart: a ClassLabel may have classes without rows.
+    target = columns.target
+    arrow = arrow.append_column(target, pa.array(np.zeros(len(arrow))))
+    shared = {key: getattr(settings, key) for key in TABLE_KEYS if key != "drop_columns"}
+    table_settings = CsvSettings(
+        path=settings.path, target=target, client_column=None, regression=True, **shared
+    )
+    table = build_client_table(_HubRows(Path(settings.path)), arrow, table_settings)
+    if table.dropped_columns and settings.features:
+        name, reason = next(iter(table.dropped_columns.items()))
+        raise DataError(
+            f"data.features must be columns of numbers or categories, got {name}, which has "
+            f"{reason}"
+        )
+    if settings.partition == "device" and table.schema.categories:
+        raise ValueError(
+            f"data.partition=device is for numbers and images, not for categories such as those of "
+            f"{next(iter(table.schema.categories))}"
+        )
+    labels = _read_labels(splits, columns, settings)
+    count = len(labels["y_train"])
+
+    def build(
+        scaled: LabeledArrays, arrays: Mapping[str, Any], *, shares_rows: bool
+    ) -> LabeledArrays:
+        x = scaled.x_train
+        return replace(
+            scaled,
+            x_train=x[:count],
+            x_test=x[:count] if shares_rows else x[count:],
+            build_for_training=None,
+            summary=None,
+            warnings=_describe_dropped(table),
+            **arrays,
+        )
+
+    pooled = len(splits) == 1
+    whole = build_table_arrays(table, table_settings)
+
+    def build_for_training(rows: Rows) -> LabeledArrays:
+        assert whole.build_for_training is not None
+        return build(whole.build_for_training(rows), labels, shares_rows=pooled)
+
+    def build_for_clients(
+        arrays: LabeledArrays, train: RowIndex, validation: RowIndex, test: RowIndex
+    ) -> LabeledArrays:
+        shares_rows = arrays.y_test is arrays.y_train
+        clients = np.zeros(len(table.labels), dtype=np.int64)  # rows of nobody go with client 0
+        for index, start in ((train, 0), (validation, 0), (test, 0 if shares_rows else count)):
+            clients[index.flat + start] = np.repeat(index.clients, index.counts)
+        owned = build_table_arrays(replace(table, clients=clients), table_settings)
+        assert owned.build_for_training is not None
+        given = {key: getattr(arrays, key) for key in labels}
+        return build(owned.build_for_training(train.flat), given, shares_rows=shares_rows)
+
+    return replace(
+        build(whole, labels, shares_rows=pooled),
+        build_for_training=build_for_training,
+        build_for_clients=build_for_clients,
+    )
+
+
+def _read_arrow(rows: Any, columns: Sequence[str]) -> pa.Table:
+    """Return columns of a split for the reader of tables, classes as their names."""
+    table = rows.select_columns([*columns]).with_format("arrow")[:]
+    found = {}
+    for name in columns:
+        column, feature = table[name], rows.features[name]
+        if isinstance(feature, ClassLabel):
+            known = pc.if_else(pc.greater_equal(column, 0), column, None)  # -1: missing
+            column = pa.chunked_array([pa.array(feature.names).take(known.combine_chunks())])
+        elif _infer_kind(feature) == "text":
+            column = pc.utf8_trim_whitespace(column.cast(pa.string()))
+            column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
+        elif pa.types.is_floating(column.type):
+            column = column.cast(pa.float64())
+            column = pc.if_else(pc.is_nan(column), pa.scalar(None, pa.float64()), column)
+        found[name] = column
+    return pa.table(found)
+
+
+def _describe_dropped(table: ClientTable) -> tuple[str, ...]:
+    """Return the lines on a table, with the columns that are no inputs."""
+    columns = [f"{name} ({reason})" for name, reason in table.dropped_columns.items()]
+    left_out = f"columns that are left out, unless data.features names others: {', '.join(columns)}"
+    return (*table.warnings, left_out) if columns else table.warnings
+
+
+def _read_tokens(
+    rows: Any, columns: Sequence[str], settings: HfSettings
+) -> tuple[Samples, tuple[str, ...]]:
     if settings.partition == "device":
         raise ValueError("data.partition=device is for numbers and images, not for texts")
     texts = [_read(rows, name).to_pylist() for name in columns]

@@ -142,6 +142,11 @@ def _build_arrays(splits: Sequence[_Split], settings: LeafSettings) -> LabeledAr
     else:
         samples = [_encode_numbers(split) for split in splits]
         num_classes = count_classes(settings.num_classes, *(y for _, y in samples))
+    if num_tokens is not None and settings.num_classes is not None:
+        raise ValueError(
+            "its samples are texts, whose classes are the tokens: data.num_classes must be null, "
+            f"got {settings.num_classes}"
+        )
     others: dict[str, Any] = {
         "client_train": clients[0],
         "client_names": tuple(names),

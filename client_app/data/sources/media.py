@@ -1,21 +1,25 @@
 """Read images from files, each on demand."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from fedquorum.errors import DataError, to_one_line
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import ExifTags, Image, ImageOps
 
 NUM_RGB_CHANNELS = 3
 WIDE_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N", "F")
 """Pillow's modes in which a conversion to 8 bits would clip numbers at 255."""
+UPRIGHT = 1
+LYING_ORIENTATIONS = (5, 6, 7, 8)
+"""The values of EXIF's orientation with which height and width change places."""
 
 
 class ImageFiles:
-    """Images converted to RGB, uint8 (n, height, width, 3).
+    """Images turned upright and converted to RGB, uint8 (n, height, width, 3).
 
     Parameters
     ----------
@@ -47,61 +51,98 @@ class ImageFiles:
             pixels[index] = self._read(self._paths[row])
         return pixels
 
-    def _read(self, path: Path) -> NDArray[np.uint8]:
+    def check(self, rows: NDArray[np.int64]) -> None:
+        """Check the headers of images; see ``LazyArray``."""
+        for row in rows.tolist():
+            with self._open(self._paths[row]):
+                pass
+
+    @contextmanager
+    def _open(self, path: Path) -> Iterator[Image.Image]:
+        """Open an image whose header is as required; the pixels may still be damaged."""
         try:
             with Image.open(path) as file:
-                mode, image = file.mode, file.convert("RGB")
+                check_header(file.mode, get_upright_size(file), self._size, self._fit, str(path))
+                yield file
+        except DataError:
+            raise
         except Exception as error:  # PIL raises any exception for a damaged file
             raise DataError(
-                f"data.path must lead to images, got {path}, which is no image: "
+                f"data.path must lead to images, got {path}, which is damaged or no image: "
                 f"{to_one_line(error)}"
             ) from None
-        return to_pixels(
-            image, mode, self._size, self._fit, setting="data.path", location=str(path)
-        )
+
+    def _read(self, path: Path) -> NDArray[np.uint8]:
+        with self._open(path) as file:
+            return to_pixels(turn_upright(file).convert("RGB"), self._size)
 
 
-def to_pixels(
-    image: Image.Image, mode: str, size: tuple[int, int], fit: str, *, setting: str, location: str
-) -> NDArray[np.uint8]:
-    """Return the pixels of an image that was converted to 8 bits a channel.
+def check_header(
+    mode: str, found: tuple[int, int], size: tuple[int, int], fit: str, location: str
+) -> None:
+    """Check what an image's header tells.
 
     Parameters
     ----------
-    image : Image
-        The converted image.
     mode : str
-        Pillow's mode before the conversion.
+        Pillow's mode.
+    found : tuple of int
+        Height and width of the upright image.
     size : tuple of int
-        Height and width.
+        The height and width of all images.
     fit : str
         See ``ImageFiles``.
-    setting, location : str
-        The setting and the location of the image, for messages.
+    location : str
+        The image, for messages.
 
     Raises
     ------
     DataError
-        If it had more than 8 bits, or has another size and ``fit`` is ``exact``.
+        If it has more than 8 bits, or another size and ``fit`` is ``exact``.
     """
-    height, width = size
     if mode in WIDE_MODES:
         raise DataError(
-            f"{setting} must lead to images of 8 bits a channel, got {location} of Pillow's mode "
+            f"data.path must lead to images of 8 bits a channel, got {location} of Pillow's mode "
             f"{mode}"
         )
+    if fit == "exact" and found != size:
+        height, width = size
+        raise DataError(
+            f"data.image_size must be set where images differ in size (such as [{height},{width}], "
+            f"the first one's, to scale all to it), got null and {location} of "
+            f"{found[0]} x {found[1]}"
+        )
+
+
+def to_pixels(image: Image.Image, size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Return the pixels of an image of 8 bits a channel, scaled to a height and a width."""
+    height, width = size
     if image.size != (width, height):
-        if fit == "exact":
-            raise DataError(
-                f"{setting} must lead to images of {height} x {width}, got {location} of "
-                f"{image.size[1]} x {image.size[0]}"
-            )
         image = image.resize((width, height), Image.Resampling.BILINEAR)
     return np.asarray(image)
 
 
+def get_upright_size(file: Image.Image) -> tuple[int, int]:
+    """Return height and width of an open image as ``turn_upright`` returns it."""
+    lies = _read_orientation(file) in LYING_ORIENTATIONS
+    return (file.width, file.height) if lies else (file.height, file.width)
+
+
+def turn_upright(file: Image.Image) -> Image.Image:
+    """Return an image as the photographer saw it: turned or mirrored as its EXIF flag tells."""
+    return file if _read_orientation(file) == UPRIGHT else ImageOps.exif_transpose(file)
+
+
+def _read_orientation(file: Image.Image) -> int:
+    """Return the orientation in the header, from 1 to 8; Pillow turns a TIFF itself."""
+    if "exif" in file.info:
+        with suppress(Exception):  # a camera's damaged notes do not make a picture unusable
+            return int(file.getexif().get(ExifTags.Base.Orientation, UPRIGHT))
+    return UPRIGHT
+
+
 def read_image_size(path: Path) -> tuple[int, int]:
-    """Return height and width of an image from its header.
+    """Return height and width of an upright image from its header.
 
     Raises
     ------
@@ -110,6 +151,6 @@ def read_image_size(path: Path) -> tuple[int, int]:
     """
     try:
         with Image.open(path) as file:
-            return file.height, file.width
+            return get_upright_size(file)
     except Exception as error:
-        raise ValueError(f"{path} is no image: {to_one_line(error)}") from None
+        raise ValueError(f"{path} is damaged or no image: {to_one_line(error)}") from None

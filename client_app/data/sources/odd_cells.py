@@ -11,7 +11,7 @@ from client_app.data.sources.cell_forms import describe_cell
 from client_app.data.sources.cells import Column
 from client_app.data.sources.client_table import abbreviate_names
 from client_app.data.sources.overrides import format_override
-from client_app.data.sources.table_files import TableFiles
+from client_app.data.sources.table_files import TableOrigin
 from conf.schema.data import CsvSettings
 
 MAX_CELLS = 5
@@ -23,7 +23,7 @@ MAX_CELLS_READ = 1000
 
 
 def count_invalid_cells(
-    columns: Mapping[str, Column], settings: CsvSettings, table: Any, files: TableFiles
+    columns: Mapping[str, Column], settings: CsvSettings, table: Any, files: TableOrigin
 ) -> dict[str, int]:
     """Return how many odd cells of each column of numbers ``data.invalid_cells`` makes missing.
 
@@ -54,7 +54,7 @@ def count_invalid_cells(
     )
 
 
-def describe_odd_cells(columns: Mapping[str, Column], table: Any, files: TableFiles) -> str:
+def describe_odd_cells(columns: Mapping[str, Column], table: Any, files: TableOrigin) -> str:
     """Return the first odd cells of each column with their lines, forms and corrections.
 
     Parameters
@@ -63,7 +63,7 @@ def describe_odd_cells(columns: Mapping[str, Column], table: Any, files: TableFi
         Columns of numbers with odd cells.
     table : pyarrow.Table
         The cells as read.
-    files : TableFiles
+    files : TableOrigin
     """
     shown = [*columns][:MAX_COLUMNS]
     parts = [_describe_column(name, columns[name], table[name], files) for name in shown]
@@ -73,7 +73,7 @@ def describe_odd_cells(columns: Mapping[str, Column], table: Any, files: TableFi
     return "; ".join(parts)
 
 
-def _describe_column(name: str, column: Column, texts: Any, files: TableFiles) -> str:
+def _describe_column(name: str, column: Column, texts: Any, files: TableOrigin) -> str:
     rows = np.flatnonzero([] if column.odd is None else column.odd)
     cells = texts.take(pa.array(rows[:MAX_CELLS_READ])).to_pylist()
     lines = ", ".join(

@@ -19,3 +19,12 @@ def describe_missing_file(path: Path) -> str:
         return "there is no such file"
     script = PREPARE_SCRIPTS[path.name]
     return f"there is no such file; python examples/datasets/{script} FOLDER writes it"
+
+
+HIDDEN_NAMES = ("__macosx", "thumbs.db", "desktop.ini")
+"""Names that Windows and macOS give to their own files and folders, in lower case."""
+
+
+def is_hidden(path: Path) -> bool:
+    """Return whether a file or folder is the operating system's, not the user's."""
+    return path.name.startswith(".") or path.name.lower() in HIDDEN_NAMES

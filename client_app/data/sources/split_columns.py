@@ -13,7 +13,7 @@ from fedquorum.errors import DataError
 from pandas.tseries.api import guess_datetime_format
 
 from client_app.data.base import Labels
-from client_app.data.sources.table_files import TableFiles, is_number_type
+from client_app.data.sources.table_files import TableOrigin, is_number_type
 from client_app.data.split import RowDivision
 from conf.schema.data import CsvSettings
 
@@ -21,7 +21,7 @@ ISO = "ISO8601"
 ISO_BEGIN = re.compile(r"\d{4}-\d")
 
 
-def read_division(files: TableFiles, table: Any, settings: CsvSettings) -> RowDivision:
+def read_division(files: TableOrigin, table: Any, settings: CsvSettings) -> RowDivision:
     """Return what ``data.group_column``, ``order_column`` and ``test_path`` say of the rows.
 
     Raises
@@ -53,7 +53,7 @@ def read_division(files: TableFiles, table: Any, settings: CsvSettings) -> RowDi
     return RowDivision(groups, order, is_test)
 
 
-def _get_complete_column(files: TableFiles, table: Any, key: str, name: str) -> Any:
+def _get_complete_column(files: TableOrigin, table: Any, key: str, name: str) -> Any:
     column = table[name]
     if column.null_count:
         missing = np.flatnonzero(column.is_null().to_numpy())

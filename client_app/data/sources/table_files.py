@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,49 @@ from client_app.data.sources.find_files import (
     find_test_file,
 )
 from client_app.data.sources.table_formats import read_table_file
+
+
+class TableOrigin(Protocol):
+    """Where the rows of a table come from."""
+
+    @property
+    def path(self) -> Path:
+        """``data.path``."""
+
+    @property
+    def has_several(self) -> bool:
+        """Whether each of several files may be a client."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The clients that files and folders tell."""
+
+    @property
+    def client_indices(self) -> Labels:
+        """The index in ``names`` of each row's client, (n,)."""
+
+    @property
+    def client_key(self) -> str | None:
+        """The column that folders name."""
+
+    @property
+    def is_test(self) -> NDArray[np.bool_]:
+        """Whether each row is one of ``data.test_path``, (n,)."""
+
+    @property
+    def dropped_columns(self) -> Mapping[str, str]:
+        """The columns that were left out before the reading, and what they seem to hold."""
+
+    @property
+    def passed_over(self) -> Mapping[str, int]:
+        """The files that were not read."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Doubts about the files."""
+
+    def describe_row(self, row: int) -> str:
+        """Return the place of a row in words."""
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,14 @@ from pyarrow import csv
 
 from client_app.data.base import IGNORE_INDEX, Labels
 from client_app.data.sources.base import LabeledArrays, build_pooled_arrays
-from client_app.data.sources.tokenizer import tokenize_texts
+from client_app.data.sources.tokenizer import describe_cut_texts, tokenize_texts
 from client_app.data.sources.vocabulary import (
     PADDING_ID,
     SEPARATOR_ID,
     UNKNOWN_ID,
     Vocabulary,
     hash_token,
+    split_characters,
     split_words,
 )
 from client_app.data.split import RowDivision, Rows
@@ -34,10 +35,11 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
     ``data.client_column``, ascending. There is no test set: test rows are taken from each client's
     rows.
 
-    With a ``data.target`` a row is one sample: the words of the texts of ``data.text_columns``,
-    joined by a separator, int32 (n, length), cut or padded to ``data.length`` (each of several
-    texts to an equal part of it). Words are in lower case and hashed, see ``hash_token``; with
-    ``data.tokenizer`` they are the tokens of a published model, see ``tokenize_texts``.
+    With a ``data.target`` a row is one sample: the ``data.tokens`` of the texts of
+    ``data.text_columns``, joined by a separator, int32 (n, length), cut or padded to
+    ``data.length`` (each of several texts to an equal part of it). Words and characters are in
+    lower case and hashed, see ``split_words`` and ``hash_token``; with ``data.tokenizer`` they are
+    the tokens of a published model, see ``tokenize_texts``.
     Classes are ``data.classes``, or the distinct values of the target, ascending. Rows with the
     same value of ``data.group_column`` stay together, so that no text is in both training and test
     rows.
@@ -84,9 +86,9 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
     groups = _find_distinct(table, settings.group_column)[1] if settings.group_column else None
     if settings.tokenizer is None:
         num_tokens = settings.vocabulary_size
-        x = hash_texts(texts, settings.length, num_tokens)
+        x, warnings = hash_texts(texts, settings.length, num_tokens, settings.tokens)
     else:
-        x, num_tokens = tokenize_texts(texts, settings.length, settings.tokenizer)
+        x, num_tokens, warnings = tokenize_texts(texts, settings.length, settings.tokenizer)
     return build_pooled_arrays(
         x,
         labels,
@@ -96,6 +98,7 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
         class_names=tuple(map(str, classes)),
         num_tokens=num_tokens,
         division=RowDivision(groups=groups),
+        warnings=warnings,
     )
 
 
@@ -170,8 +173,10 @@ def _read_classes(
     return classes, labels
 
 
-def hash_texts(texts: Sequence[Sequence[str]], length: int, size: int) -> NDArray[np.int32]:
-    """Return the hashed words of all rows, (n, length), padded with 0.
+def hash_texts(
+    texts: Sequence[Sequence[str]], length: int, size: int, tokens: str = "words"
+) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """Return the hashed tokens of all rows, (n, length), padded with 0, and a line on cut texts.
 
     Parameters
     ----------
@@ -181,18 +186,24 @@ def hash_texts(texts: Sequence[Sequence[str]], length: int, size: int) -> NDArra
         Number of tokens of a row.
     size : int
         Number of different tokens; see ``hash_token``.
+    tokens : str
+        ``words`` or ``characters``.
     """
+    split = split_words if tokens == "words" else split_characters
     # Every text but the last is followed by a separator.
-    words_each = (length - (len(texts) - 1)) // len(texts)
+    tokens_each = (length - (len(texts) - 1)) // len(texts)
     x = np.full((len(texts[0]), length), PADDING_ID, dtype=np.int32)
+    lengths = np.empty((len(texts[0]), len(texts)), dtype=np.int64)
     for row, row_texts in enumerate(zip(*texts, strict=True)):
         ids: list[int] = []
-        for text in row_texts:
+        for index, text in enumerate(row_texts):
+            words = split(text)
+            lengths[row, index] = len(words)
             ids += [SEPARATOR_ID] * bool(ids) + [
-                hash_token(word, size) for word in split_words(text)[:words_each]
+                hash_token(word, size) for word in words[:tokens_each]
             ]
         x[row, : len(ids)] = ids
-    return x
+    return x, describe_cut_texts(lengths, tokens_each, length, tokens)
 
 
 def _build_next_tokens(

@@ -13,10 +13,10 @@ from client_app.data.sources.vocabulary import PADDING_ID
 
 def tokenize_texts(
     texts: Sequence[Sequence[str]], length: int, folder: str
-) -> tuple[NDArray[np.int32], int]:
-    """Return the tokens of all rows, (n, length), padded with 0, and the vocabulary's size.
+) -> tuple[NDArray[np.int32], int, tuple[str, ...]]:
+    """Return the tokens of all rows, (n, length), the vocabulary's size, and a line on cut texts.
 
-    Two texts are a pair to the tokenizer: the longer one is cut first.
+    Rows are padded with 0. Two texts are a pair to the tokenizer: the longer one is cut first.
 
     Parameters
     ----------
@@ -40,8 +40,40 @@ def tokenize_texts(
             f"data.length must be at least {marks + len(texts)} for {len(texts)} texts and the "
             f"{marks} marks of the tokenizer in {folder}, got {length}"
         )
-    encoded = tokenizer(*map(list, texts), padding="max_length", truncation=True, max_length=length)
-    return np.array(encoded["input_ids"], dtype=np.int32), len(tokenizer)
+    columns = [*map(list, texts)]
+    encoded = tokenizer(*columns, padding="max_length", truncation=True, max_length=length)
+    whole = tokenizer(*columns, truncation=False, verbose=False)
+    lengths = np.array([[len(ids)] for ids in whole["input_ids"]])
+    warnings = describe_cut_texts(lengths, length, length, "tokens of data.tokenizer")
+    return np.array(encoded["input_ids"], dtype=np.int32), len(tokenizer), warnings
+
+
+def describe_cut_texts(
+    lengths: NDArray[np.int64], limit: int, length: int, unit: str
+) -> tuple[str, ...]:
+    """Return a line on the texts that are cut, or none.
+
+    Parameters
+    ----------
+    lengths : array of int
+        The number of tokens of each text, (n, texts).
+    limit : int
+        The largest number that is not cut.
+    length : int
+        ``data.length``.
+    unit : str
+        The kind of tokens.
+    """
+    count = int((lengths > limit).sum())
+    if not count:
+        return ()
+    parts = f" for {lengths.shape[1]} texts" if lengths.shape[1] > 1 else ""
+    verb = "is" if count == 1 else "are"
+    line = (
+        f"{count:,} of {lengths.size:,} texts {verb} longer than {limit} {unit} and cut there "
+        f"(data.length={length}{parts}); the longest has {lengths.max():,}"
+    )
+    return (line,)
 
 
 def _load_tokenizer(folder: str) -> Any:

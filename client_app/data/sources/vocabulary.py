@@ -9,12 +9,33 @@ PADDING_ID = 0
 UNKNOWN_ID = 1
 SEPARATOR_ID = 2
 NUM_RESERVED_IDS = 3
-_WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
+UNSPACED_SCRIPTS = (
+    r"\u0e00-\u0eff"  # Thai and Lao
+    r"\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f"  # Burmese
+    r"\u1780-\u17ff\u19e0-\u19ff"  # Khmer
+    r"\u1950-\u19df\u1a20-\u1aaf"  # Tai
+    r"\u2e80-\u2fff\u3005-\u3007\u3021-\u3029\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"  # Han
+    r"\U00020000-\U0003ffff"  # Han, rare characters
+    r"\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"  # Japanese
+    r"\u3100-\u312f\u31a0-\u31bf"  # Bopomofo
+)
+"""Letters and marks of languages without blanks between words, as ranges of a pattern."""
+_LETTER = rf"[{UNSPACED_SCRIPTS}](?:(?!\w)[{UNSPACED_SCRIPTS}])*"  # with the marks on it
+_WORD = re.compile(rf"{_LETTER}|[^\W{UNSPACED_SCRIPTS}]+(?:'[^\W{UNSPACED_SCRIPTS}]+)*|[^\w\s]")
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words and punctuation marks of a text, in lower case."""
+    """Return the words and punctuation marks of a text, in lower case.
+
+    In a script without blanks between words, each letter is a word, with its marks. So does BERT's
+    tokenizer (Devlin et al. 2019) for Chinese characters.
+    """
     return _WORD.findall(text.lower())
+
+
+def split_characters(text: str) -> list[str]:
+    """Return the characters of a text, in lower case, each run of blanks as one."""
+    return list(" ".join(text.lower().split()))
 
 
 def select_common_tokens(tokens: Iterable[str], size: int) -> list[str]:

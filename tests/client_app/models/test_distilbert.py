@@ -55,6 +55,9 @@ def test_published_weights(tmp_path: Path) -> None:
     model = build(overrides)
     for name, tensor in published.state_dict().items():
         assert torch.equal(model.state_dict()[name], tensor)
+    published.classifier.bfloat16().save_pretrained(tmp_path / "half")  # type: ignore[operator]
+    tensors = build(f"{SMALL} model.pretrained={tmp_path / 'half'}").state_dict().values()
+    assert {tensor.dtype for tensor in tensors} == {torch.float32}
     wanted = "^model.pretrained must be a folder with a DistilBERT of these sizes, got '"
     for mistake, size in ((overrides, 12), (f"{SMALL} model.pretrained={tmp_path / 'none'}", 11)):
         with pytest.raises(SettingsError, match=wanted) as caught:

@@ -1,12 +1,18 @@
 """Models by import path: what works, and every mistake in one line."""
 
+import math
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from fedquorum.flower.codec import decode_arrays, encode_arrays
 from torch import nn
 
 from client_app.models import build_model
+from client_app.training.local_sgd import load_arrays
 from conf import SettingsError, compose_settings
 
 
@@ -41,6 +47,53 @@ class Several(Net):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (super().forward(x), x)  # type: ignore[return-value]
+
+
+class Extended(Net):
+    """Has another tensor or entry in its state_dict."""
+
+    def __init__(self, features: int, kind: str) -> None:
+        super().__init__(features)
+        self._kind = kind
+        if kind in TENSORS:
+            self.register_buffer("extra", TENSORS[kind]())
+        elif kind == "lazy":
+            self.unused = nn.LazyLinear(2)
+        else:
+            self.to(getattr(torch, kind))
+
+    def get_extra_state(self) -> Any:
+        return {"steps": 3} if self._kind == "state" else torch.zeros(1)
+
+    def set_extra_state(self, state: Any) -> None:
+        pass
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.to(self.linear.weight.dtype)).float()
+
+
+def make_inference_tensor() -> torch.Tensor:
+    """Return a tensor that torch never changes again."""
+    with torch.inference_mode():
+        return torch.ones(2)
+
+
+TENSORS: dict[str, Callable[[], torch.Tensor]] = {
+    "state": lambda: torch.ones(2),
+    "int32": lambda: torch.ones((), dtype=torch.int32),
+    "bool": lambda: torch.ones((2, 0), dtype=torch.bool),
+    "uint16": lambda: torch.ones(2, dtype=torch.uint16),
+    "strided": lambda: torch.arange(6.0).unfold(0, 2, 1),
+    "complex64": lambda: torch.ones(2, dtype=torch.complex64),
+    "float8": lambda: torch.ones(2).to(torch.float8_e4m3fn),
+    "sparse": lambda: torch.eye(2).to_sparse(),
+    "rows": lambda: torch.eye(2).to_sparse_csr(),
+    "meta": lambda: torch.ones(2, device="meta"),
+    "expanded": lambda: torch.ones(1).expand(2),
+    "inference": make_inference_tensor,
+    "mask": lambda: torch.full((2, 2), -math.inf).triu(1),
+    "lowest": lambda: torch.full((2, 2), torch.finfo(torch.float32).min).triu(1),
+}
 
 
 def number(features: int) -> int:
@@ -139,8 +192,48 @@ def test_models_for_other_inputs_or_outputs() -> None:
     """Found out before the run, by two inputs of zeros."""
     with pytest.raises(SettingsError, match=r"outputs \(n, 5\), got .*Net' with \(n, 3\)"):
         build(f"{HERE}.Net", num_outputs=5)
-    with pytest.raises(SettingsError, match=r"for inputs \(n, 2, 3\), got .*Net': .*shapes"):
+    with pytest.raises(SettingsError, match=r"\(n, 2, 3\) of float32, got .*Net': .*shapes"):
         build(f"{HERE}.Net", "{features: 7}")
+
+
+@pytest.mark.parametrize("kind", ["float16", "float64", "int32", "bool", "uint16", "strided"])
+def test_types_that_messages_carry(kind: str) -> None:
+    """Floats of 16 and 64 bits, whole numbers and booleans are the arrays of the first message."""
+    model = build(f"{HERE}.Extended", f"{{features: 6, kind: {kind}}}")
+    record = encode_arrays({name: t.numpy() for name, t in model.state_dict().items()})
+    load_arrays([*decode_arrays(record).values()], model)
+    state = model.state_dict()
+    tensor = state["extra" if "extra" in state else "linear.weight"]
+    assert tensor.dtype == {"strided": torch.float32}.get(kind, getattr(torch, kind, None))
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        (
+            "bfloat16",
+            r"linear\.weight .* of type bfloat16, not float32, .*: float\(\) makes it one",
+        ),
+        ("float8", r"extra .* of type float8_e4m3fn, .*: float\(\) makes it one"),
+        ("complex64", r"extra .* of type complex64, .*: torch\.view_as_real makes it two"),
+        ("sparse", r"extra .* is sparse or nested: to_dense\(\) makes it dense"),
+        ("rows", r"extra .* is sparse or nested: to_dense\(\) makes it dense"),
+        ("meta", "extra .* is on the device meta: build the model on the CPU, with its numbers"),
+        ("expanded", r"extra .* cannot be overwritten .*: clone\(\) it"),
+        ("inference", r"extra .* cannot be overwritten .*: clone\(\) it"),
+        ("mask", r"extra .* holds NaN or Inf: register_buffer\(\.\., persistent=False\) leaves .*"),
+        ("lowest", r"extra .* holds values up to 3\.4e\+38, not 1e\+15: register_buffer.*"),
+        ("lazy", r"unused\.weight .* has no shape yet, as the model does not use it: leave it out"),
+        ("state", "_extra_state .* is dict, no tensor"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
+def test_tensors_that_messages_cannot_carry(kind: str, problem: str) -> None:
+    """One line with the name, its type and what to do, before anything trains."""
+    path = f"{HERE}.Extended"
+    start = f"model.path must be of a model that messages can carry, got '{path}': "
+    with pytest.raises(SettingsError, match=f"^{re.escape(start)}{problem}$"):
+        build(path, f"{{features: 6, kind: {kind}}}")
 
 
 @pytest.mark.parametrize("path", ["''", "Net", "a..b", "a.b-c", "nets/net.py", "nets/net.txt:Net"])

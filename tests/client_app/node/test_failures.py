@@ -143,7 +143,8 @@ def test_a_device_quotes_no_data(
     reason = get_error_reason(kind, overrides, {**DEVICE, **elsewhere})
     assert not [secret for secret in SECRETS if secret in reason], reason
     assert re.fullmatch(broken.reason_pattern, reason), reason
-    assert "Traceback" in caplog.text
+    assert re.search(r"(used|failed): [a-z]+\.\w+ must ", caplog.text)
+    assert "Traceback" not in caplog.text
 
 
 @pytest.mark.parametrize("kind", REQUESTS)

@@ -58,6 +58,7 @@ from fedquorum.flower.codec import (
     has_protocol_version,
     keys,
     to_metrics,
+    view_arrays,
 )
 from fedquorum.rules.types import KnownWeights, Objective, RoundPlan
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -489,6 +490,14 @@ def test_arrays_must_be_stacked_over_those_that_trained() -> None:
     content["arrays"] = encode_arrays({"w": np.zeros((3, 2, 3), dtype=np.float32)})
     with pytest.raises(ProtocolError, match="array 'w' must have a leading axis of length 2"):
         decode_train_reply(content)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "V2", "<U1", "M8[D]"])
+def test_arrays_must_hold_real_numbers(dtype: str) -> None:
+    """A complex number would lose its imaginary part in a sum; V2 is NumPy's view of bfloat16."""
+    record = ArrayRecord({"w": Array(np.zeros(2, dtype=dtype))})
+    with pytest.raises(ProtocolError, match=r"^array 'w' has dtype .*, not one of real numbers \("):
+        view_arrays(record)
 
 
 def test_a_reply_without_metrics_is_refused() -> None:

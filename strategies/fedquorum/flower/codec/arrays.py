@@ -17,6 +17,9 @@ from ...sanitize import check_names
 
 NamedArrays = dict[str, NDArray[Any]]
 
+NUMBER_KINDS = "fiub"
+"""NumPy's kinds of real numbers: floats, whole numbers without and with a sign, booleans."""
+
 
 def encode_arrays(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     """Return the record of named arrays, in the bytes of ``Array(ndarray)``."""
@@ -59,6 +62,11 @@ def view_arrays(record: ArrayRecord) -> NamedArrays:
             arrays[name] = _parse_array(array.data)
         except Exception as error:  # NumPy's header parser raises many types of errors
             raise ProtocolError(f"array '{name}' cannot be read: {error}") from error
+        if arrays[name].dtype.kind not in NUMBER_KINDS:
+            raise ProtocolError(
+                f"array '{name}' has dtype {arrays[name].dtype}, not one of real numbers (bfloat16 "
+                "must become float32, a complex number two floats)"
+            )
     return arrays
 
 

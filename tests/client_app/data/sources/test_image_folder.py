@@ -1,14 +1,19 @@
 """Images of the user's own, in folders."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from fedquorum.errors import DataError, SettingsError
-from PIL import Image
+from PIL import ExifTags, Image
 
 from client_app.data import load_data
+from client_app.data.base import PooledSplit, RowIndex
+from client_app.data.examples import Examples
 from client_app.data.sources.base import LabeledArrays
 from client_app.data.sources.image_folder import load_image_folder_arrays
 from conf.compose import compose_settings
@@ -76,6 +81,107 @@ def test_only_the_requested_images_are_read(clients: Path) -> None:
         data.get_client(1)
 
 
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda _: b"",
+    "half": lambda content: content[: len(content) // 2],
+    "HTML": lambda _: b"<html>404 not found</html>",
+}
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg", "bmp", "tif", "webp"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_images(tmp_path: Path, damage: str, ending: str) -> None:
+    """One line with the path; the header tells, unless the file was cut behind it."""
+    for name in ("a.png", f"b.{ending}"):
+        folder = tmp_path / "ann" / "cat"
+        folder.mkdir(parents=True, exist_ok=True)
+        noise = np.random.default_rng(1).integers(256, size=(30, 20, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(folder / name)
+    write(tmp_path / "ann/dog", [1], size=(30, 20))
+    path = folder / f"b.{ending}"
+    path.write_bytes(DAMAGE[damage](path.read_bytes()))
+    images = load(tmp_path).x_train
+    assert_one_line(
+        lambda: images[:],
+        "damaged",
+        f"data.path must lead to images, got {path}, which is damaged or no ",
+    )
+    if damage != "half":
+        with pytest.raises(DataError, match="which is damaged or no image: "):
+            images.check(np.arange(3))  # type: ignore[union-attr]
+
+
+def test_images_that_are_read_later(clients: Path) -> None:
+    """Headers are checked at the start where images do not fit into memory, of these rows only."""
+    (clients / "bob/dog/002.png").write_bytes(b"")
+    images = load(clients).x_train
+    for client, flat in enumerate((np.arange(5), np.arange(5, 9))):
+        rows = RowIndex.from_mapping({client: flat})
+        pool = PooledSplit(images, np.zeros(9, np.int64), rows)
+        start: Any = nullcontext() if client == 0 else pytest.raises(DataError, match="002")
+        with start:
+            Examples(pool, torch.device("cpu"), max_resident_bytes=0)
+
+
+@pytest.mark.parametrize("ending", ["jpg", "png", "webp", "tif"])
+def test_photographs_stand_upright(tmp_path: Path, ending: str) -> None:
+    """A camera stores the rows as the sensor has them, and a flag that tells how it was held."""
+    scene = np.zeros((16, 32, 3), dtype=np.uint8)
+    scene[:8, :16] = 255  # bright in the upper left corner
+    (tmp_path / "ann/cat").mkdir(parents=True)
+    for flag in range(1, 9):
+        stored = Image.fromarray(scene)
+        for turn in UNDO[flag]:
+            stored = stored.transpose(turn)
+        exif = Image.Exif()
+        exif[ExifTags.Base.Orientation] = flag
+        stored.save(tmp_path / f"ann/cat/{flag}.{ending}", exif=exif, quality=95)
+    write(tmp_path / "ann/dog", [1], size=(16, 32))
+    images = load(tmp_path).x_train
+    images.check(np.arange(9))  # type: ignore[union-attr]
+    assert images.shape == (9, 16, 32, 3)
+    for pixels in images[:8]:
+        np.testing.assert_allclose(pixels, scene, atol=40)
+
+
+UNDO: dict[int, list[Image.Transpose]] = {
+    1: [],
+    2: [Image.Transpose.FLIP_LEFT_RIGHT],
+    3: [Image.Transpose.ROTATE_180],
+    4: [Image.Transpose.FLIP_TOP_BOTTOM],
+    5: [Image.Transpose.TRANSPOSE],
+    6: [Image.Transpose.ROTATE_90],
+    7: [Image.Transpose.TRANSVERSE],
+    8: [Image.Transpose.ROTATE_270],
+}
+"""What a sensor does to the picture by the values of EXIF's orientation."""
+
+
+def test_damaged_notes_of_a_camera(clients: Path) -> None:
+    """A picture with them is a picture."""
+    path = clients / "bob/dog/000.jpg"
+    Image.fromarray(np.full((5, 4, 3), 6, dtype=np.uint8)).save(path, exif=b"Exif\0\0nonsense")
+    assert load(clients).x_train[:].shape == (10, 5, 4, 3)
+
+
+def test_files_passed_over(clients: Path) -> None:
+    """Files that are no images are counted by their endings; hidden ones are not mentioned."""
+    for name in ("a.gif", "b.GIF", "c.heic", "LICENSE"):
+        (clients / "bob/dog" / name).write_text("x")
+    for name in (".DS_Store", "._000.png", "Thumbs.db", "desktop.ini"):
+        (clients / "bob/dog" / name).write_text("x")
+    (clients / "__MACOSX").mkdir()
+    (clients / "ann/cat/000.png").rename(clients / "ann/cat/000.PNG")
+    arrays = load(clients)
+    assert len(arrays.y_train) == 9
+    passed_over = {".gif": 2, ".heic": 1, "without an ending": 1, ".txt": 1}
+    assert arrays.files_passed_over == passed_over
+    summary = load_data(ImageFolderSettings(path=str(clients)), 1).summary
+    assert summary.files_passed_over == passed_over
+    (line,) = (line for line in summary.format_lines("image_folder") if "passed" in line)
+    assert line == "Files passed over: 2 .gif, 1 .heic, 1 .txt, 1 without an ending"
+
+
 def test_training_and_test_folders(tmp_path: Path) -> None:
     """train/ and test/ alone are the training and the test set, by client or divided."""
     for split, first in (("train", 10), ("test", 20)):
@@ -121,8 +227,16 @@ def test_scaled_to_a_size(clients: Path) -> None:
     """Images of any size are allowed with data.image_size; otherwise all have one size."""
     write(clients / "bob/dog", [6], size=(9, 9))
     assert load(clients, image_size=[3, 2]).x_train[:].shape == (9, 3, 2, 3)
-    with pytest.raises(DataError, match=r"images of 5 x 4, got .*bob/dog/000\.png of 9 x 9$"):
+    message = (
+        r"^data\.image_size must be set where images differ in size \(such as \[5,4\], the first "
+        r"one's, to scale all to it\), got null and .*bob/dog/000\.png of 9 x 9$"
+    )
+    with pytest.raises(DataError, match=message):
         load(clients).x_train[:]
+    rows = np.arange(9)
+    with pytest.raises(DataError, match=message):
+        load(clients).x_train.check(rows)  # type: ignore[union-attr]
+    load(clients, image_size=[3, 2]).x_train.check(rows)  # type: ignore[union-attr]
 
 
 def test_agreed_classes(clients: Path) -> None:
@@ -184,12 +298,14 @@ def test_class_without_images(clients: Path) -> None:
     """An empty folder is refused: a download may have been interrupted."""
     (clients / "bob/cat").mkdir()
     assert_refused(clients, "bob/cat has no images$")
+    (clients / "bob/cat/a.gif").write_text("x")
+    assert_refused(clients, "bob/cat has no images but 1 .gif$")
 
 
 def test_first_image_is_none(clients: Path) -> None:
     """A file that is no image has no size."""
     (clients / "ann/cat/000.png").write_text("<html>")
-    assert_refused(clients, "ann/cat/000.png is no image: ")
+    assert_refused(clients, "ann/cat/000.png is damaged or no image: ")
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,51 @@ def test_words_of_a_text() -> None:
     assert split_words("  ") == []
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("我们用iPhone12吃饭。Très bien!", "我 们 用 iphone12 吃 饭 。 très bien !"),
+        ("カタカナと漢字ー", "カ タ カ ナ と 漢 字 ー"),
+        ("𠮷野家", "𠮷 野 家"),
+        ("อาหารดี", "อ า ห า ร ดี"),
+        ("ភាសា", "ភា សា"),
+        ("ພາສາ", "ພ າ ສ າ"),
+        ("မြန်မာ", "မြ န် မာ"),
+        ("한국어 문장", "한국어 문장"),
+        ("хорошо, it's ok", "хорошо , it's ok"),
+    ],
+)
+def test_words_without_blanks(text: str, words: str) -> None:
+    """A letter of a language without blanks is a word with its marks; other words stay whole."""
+    assert split_words(text) == words.split()
+
+
+def test_classes_by_characters(tmp_path: Path) -> None:
+    """data.tokens=characters has a sample's characters, blanks too, hashed like words."""
+    path = save(tmp_path, "role,text,label\nLEAR,Ab  c,0\nLEAR,abcdef,1\n")
+    arrays = load_text_arrays(make_roles(path, target="label", vocabulary_size=1000))
+    numbers = {sign: hash_token(sign, 1000) for sign in "abcd "}
+    assert get_rows(arrays.x_train) == [
+        [numbers[sign] for sign in word] for word in ("ab c", "abcd")
+    ]
+    (line,) = arrays.warnings
+    assert line == (
+        "1 of 2 texts is longer than 4 characters and cut there (data.length=4); the longest has 6"
+    )
+
+
+def test_cut_texts_are_counted(tmp_path: Path) -> None:
+    """In the summary, which a run prints; none where all fit."""
+    text = f"{HEADER}\n{PAIRS}"
+    assert load_text_arrays(make_pairs(save(tmp_path, text), length=11)).warnings == ()
+    data = load_data(make_pairs(save(tmp_path, text)), 1)
+    (line,) = data.summary.warnings
+    assert line == (
+        "4 of 16 texts are longer than 3 words and cut there (data.length=7 for 2 texts); the "
+        "longest has 5"
+    )
+
+
 def test_common_tokens_first() -> None:
     """The most common first, of equally common ones the alphabet's first; no more than asked."""
     assert select_common_tokens("abcbcc", 9) == ["c", "b", "a"]
@@ -330,6 +375,12 @@ def test_target_of_one_value(tmp_path: Path) -> None:
             "data.length must be at least 5",
         ),
         (f"{COLUMNS}[c]", "data.text_columns must be at least one column other than "),
+        (f"{COLUMNS}[a] data.classes=[x,y]", "data.classes must be null where data.target is null"),
+        (f"{COLUMNS}[a] data.group_column=g", "data.group_column must be null where data.target"),
+        (
+            f"{COLUMNS}[a] data.target=t data.tokenizer=x data.tokens=characters",
+            "data.tokens must be words where data.tokenizer is set",
+        ),
         (
             "data.path=x data.client_column=c data.text_columns=[a] data.tokens=bytes",
             "one of words",

@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_pairs_of_texts(folder: Path) -> None:
     """Marks around both, words in pieces, padding behind; the longer text is cut first."""
     texts = [["Is it, doctor?", "eating", "unheard"], ["no", "I eat", "no"]]
-    x, count = tokenize_texts(texts, 7, str(folder))
+    x, count, cut = tokenize_texts(texts, 7, str(folder))
     assert count == 15
     assert x.dtype == np.int32
     assert x.tolist() == [
@@ -50,7 +50,10 @@ def test_pairs_of_texts(folder: Path) -> None:
         [2, 13, 14, 3, 12, 13, 3],
         [2, 1, 3, 10, 3, 0, 0],
     ]
-    separate, _ = tokenize_texts(texts[:1], 5, str(folder))
+    (line,) = cut
+    assert line.startswith("1 of 3 texts is longer than 7 tokens of data.tokenizer and cut there")
+    assert line.endswith("; the longest has 9")
+    separate, _, _ = tokenize_texts(texts[:1], 5, str(folder))
     assert separate.tolist() == [[2, 5, 6, 7, 3], [2, 13, 14, 3, 0], [2, 1, 3, 0, 0]]
 
 
