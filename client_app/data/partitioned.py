@@ -20,6 +20,8 @@ from client_app.data.base import (
     infer_target,
     to_inputs,
 )
+from client_app.data.coding.base import Coding
+from client_app.data.coding.read import infer_coding
 from client_app.data.normalize import normalize_images
 from client_app.data.partition import (
     ClientSplit,
@@ -76,8 +78,10 @@ class PartitionedData:
         if arrays.build_for_training is not None:
             arrays = arrays.build_for_training(self._partition.train.flat)
         self._scale: PixelNormalization | None = None
+        samples = arrays.x_train[:1]
         if isinstance(settings, PartitionedSettings) and settings.normalize:
             arrays, self._scale = normalize_images(arrays, self._partition.train.flat)
+        self.coding: Coding = arrays.coding or infer_coding(samples, arrays.num_tokens, self._scale)
         self._arrays = arrays
         self.num_clients = len(self._partition)
         self.num_classes = arrays.num_classes
@@ -147,8 +151,11 @@ class PartitionedData:
 
 def build_single_client(
     arrays: LabeledArrays, settings: NaturalSettings | CsvSettings, *, client: int, seed: int
-) -> ClientData:
-    """Return the data of a single client; its test split is the test set if there is one."""
+) -> tuple[ClientData, Coding | None]:
+    """Return the data of a single client, and its coding unless its rows are arrays.
+
+    Its test split is the test set if there is one.
+    """
     train, test = np.arange(len(arrays.y_train)), np.arange(len(arrays.y_test))
     if arrays.pooled:
         train, test = split_client(arrays.strata, settings.test_fraction, client=client, seed=seed)
@@ -158,7 +165,7 @@ def build_single_client(
     split = ClientSplit(train[training], test, train[validation])
     if arrays.build_for_training is not None:
         arrays = arrays.build_for_training(split.train)
-    return _build_client_data(arrays, split)
+    return _build_client_data(arrays, split), arrays.coding
 
 
 def _add_validation(

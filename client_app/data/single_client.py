@@ -11,6 +11,8 @@ from functools import cache
 from fedquorum.errors import DataError, SettingsError
 
 from client_app.data.base import ClientData, ClientwiseData, Target
+from client_app.data.coding.arrays import ArrayCoding
+from client_app.data.coding.base import Coding
 from client_app.data.priority import select_priority_clients
 from client_app.data.sources.base import LabeledArrays
 from conf.schema.data import (
@@ -38,8 +40,11 @@ class SingleClientData(ClientwiseData):
     num_classes : int
     target : str
         The kind of target.
+    coding : Coding
+        How rows become inputs, as far as all clients share it.
     read : callable
-        Returns the device's data for a client id, which determines its split.
+        Returns the device's data for a client id, which determines its split, and the coding with
+        the device's statistics, unless its rows are arrays.
 
     Raises
     ------
@@ -55,23 +60,34 @@ class SingleClientData(ClientwiseData):
         input_shape: tuple[int, ...],
         num_classes: int,
         target: Target,
-        read: Callable[[int], ClientData],
+        coding: Coding,
+        read: Callable[[int], tuple[ClientData, Coding | None]],
     ) -> None:
         self.num_clients = get_num_clients(settings)
         self.input_shape = input_shape
         self.num_classes = num_classes
         self.target = target
+        self._coding = coding
         self._read = read
         self._load_cached = cache(self._load_client)
         self.priority = select_priority_clients(settings, self.num_clients, self.get_labels, seed)
 
+    @property
+    def coding(self) -> Coding:
+        """How rows become inputs, as far as all clients share it."""
+        return self._coding
+
     def get_client(self, client: int) -> ClientData:
         """Return the data of one client, read once."""
-        return self._load_cached(client)
+        return self._load_cached(client)[0]
 
-    def _load_client(self, client: int) -> ClientData:
+    def get_client_coding(self, client: int) -> Coding:
+        """Return the coding with the statistics of this device's data, read once."""
+        return self._load_cached(client)[1] or self._coding
+
+    def _load_client(self, client: int) -> tuple[ClientData, Coding | None]:
         try:
-            data = self._read(client)
+            data, coding = self._read(client)
         except ValueError as error:
             raise DataError(f"data.path must lead to the data of a client: {error}") from None
         for split, x in (("train", data.x_train), ("test", data.x_test)):
@@ -80,7 +96,7 @@ class SingleClientData(ClientwiseData):
                     f"data.path must lead to {split} inputs of the agreed shape "
                     f"{self.input_shape}, got {x.shape[1:]}"
                 )
-        return data
+        return data, coding
 
 
 def load_device_arrays(
@@ -105,8 +121,26 @@ def load_device_arrays(
         input_shape=input_shape,
         num_classes=num_classes,
         target=target,
+        coding=_build_agreed_coding(settings, input_shape),
         read=lambda client: build_single_client(arrays(), settings, client=client, seed=seed),
     )
+
+
+def _build_agreed_coding(settings: OnDeviceSettings, input_shape: tuple[int, ...]) -> Coding:
+    """Return the part of the coding that all clients share: the scales stay on the devices."""
+    if isinstance(settings, CsvSettings):
+        from client_app.data.coding.table import TableScaling
+        from client_app.data.sources.csv_table import TableSchema
+        from client_app.data.tabular import build_table_coding
+
+        schema = TableSchema.from_settings(settings.columns)
+        return build_table_coding(schema, settings, TableScaling("device"))
+    if isinstance(settings, ImageFolderSettings):
+        from client_app.data.coding.images import ImageCoding
+
+        height, width = settings.image_size or (0, 0)
+        return ImageCoding((height, width), "RGB", "stretch")
+    return ArrayCoding(input_shape, "float32")
 
 
 def _get_agreed_properties(settings: OnDeviceSettings) -> tuple[tuple[int, ...], int, Target]:

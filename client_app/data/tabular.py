@@ -4,10 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from client_app.data.base import Inputs
+from client_app.data.coding.cells import format_cell
+from client_app.data.coding.table import (
+    CategoryColumn,
+    ClientScale,
+    TableCoding,
+    TableScaling,
+    join_inputs,
+)
 from client_app.data.scaling import Numbers, NumberScale
 from client_app.data.sources.base import LabeledArrays, build_pooled_arrays
-from client_app.data.sources.csv_table import ClientTable, read_csv_table
+from client_app.data.sources.csv_table import ClientTable, TableSchema, read_csv_table
 from client_app.data.split import Rows
 from client_app.data.summary import DataSummary, describe_target
 from conf.schema.data import CsvSettings
@@ -23,11 +30,11 @@ def load_table_arrays(settings: CsvSettings) -> LabeledArrays:
     becomes the median of its column (the mean with ``data.imputation=mean``), without a missing
     indicator; then the mean is subtracted from every column, which is divided by its standard
     deviation (over n, not n - 1), or by 1 if that is 0. A column without numbers in the training
-    rows is 0 in all rows.
+    rows is 0 in all rows. The ``coding`` has each client's statistics.
     """
     table = read_csv_table(settings)
     arrays = build_pooled_arrays(
-        _join_columns(table, table.numbers),
+        join_inputs(table.numbers, table.categories),
         table.labels,
         len(table.classes) or 1,
         client_train=table.clients,
@@ -37,15 +44,30 @@ def load_table_arrays(settings: CsvSettings) -> LabeledArrays:
     )
 
     def build_for_training(train_rows: Rows) -> LabeledArrays:
-        x = _join_columns(table, _scale_by_client(table, train_rows, settings.imputation))
-        return replace(arrays, x_train=x, x_test=x)
+        numbers, scales = _scale_by_client(table, train_rows, settings.imputation)
+        x = join_inputs(numbers, table.categories)
+        coding = build_table_coding(table.schema, settings, TableScaling.from_clients(scales))
+        return replace(arrays, x_train=x, x_test=x, coding=coding)
 
     return replace(arrays, build_for_training=build_for_training)
 
 
-def _join_columns(table: ClientTable, numbers: Numbers) -> Inputs:
-    """Return the inputs (n, d) with these numbers (n, p) and the table's categories."""
-    return np.concatenate([numbers.astype(np.float32), table.categories], axis=1)
+def build_table_coding(
+    schema: TableSchema, settings: CsvSettings, scaling: TableScaling
+) -> TableCoding:
+    """Return the coding of a table with these columns."""
+    return TableCoding(
+        schema.numbers,
+        tuple(CategoryColumn(name, values) for name, values in schema.categories.items()),
+        scaling,
+        tuple(map(format_cell, settings.missing)),
+        tuple(settings.zero_as_missing),
+        settings.invalid_cells == "missing",
+        {
+            str(name): {format_cell(old): format_cell(new) for old, new in values.items()}
+            for name, values in (settings.replace or {}).items()
+        },
+    )
 
 
 def _summarize_table(table: ClientTable) -> DataSummary:
@@ -61,14 +83,18 @@ def _summarize_table(table: ClientTable) -> DataSummary:
     )
 
 
-def _scale_by_client(table: ClientTable, train_rows: Rows, imputation: str) -> Numbers:
-    """Return the table's numbers (n, p), each client's scaled by those of its training rows."""
+def _scale_by_client(
+    table: ClientTable, train_rows: Rows, imputation: str
+) -> tuple[Numbers, tuple[ClientScale, ...]]:
+    """Return the numbers (n, p), each client's scaled by those of its training rows; the scales."""
     is_train = np.zeros(len(table.clients), dtype=np.bool_)
     is_train[train_rows] = True
     by_client = np.argsort(table.clients, kind="stable")
     ends = np.cumsum(np.bincount(table.clients))
-    scaled = np.empty_like(table.numbers)
-    for rows in np.split(by_client, ends[:-1]):
-        numbers = table.numbers[rows]
-        scaled[rows] = NumberScale.fit(numbers[is_train[rows]], imputation).apply(numbers)
-    return scaled
+    scaled, scales = np.empty_like(table.numbers), []
+    for client, rows in enumerate(np.split(by_client, ends[:-1])):
+        numbers, train = table.numbers[rows], is_train[rows]
+        scale = NumberScale.fit(numbers[train], imputation)
+        scaled[rows] = scale.apply(numbers)
+        scales.append(ClientScale(client, int(train.sum()), scale))
+    return scaled, tuple(scales)

@@ -24,15 +24,16 @@ from rich.console import Console
 
 from client_app.data import FederatedData, load_data
 from client_app.data.summary import DataSummary
+from client_app.models import build_model_for
 from client_app.training.numerics import NumericsInfo
 from conf import ComposedConfig, Settings
 from conf.schema.settings import get_evaluation_metric
 from server_app.engines.in_process import InProcessGrid, SimulationGrid
 from server_app.runs.build import (
     build_hooks,
-    build_initial_arrays,
     build_population,
     build_strategy,
+    encode_model,
 )
 from server_app.runs.counted_rates import compute_counted_rates
 from server_app.runs.display import (
@@ -42,6 +43,7 @@ from server_app.runs.display import (
     build_final_table,
     format_final_message,
 )
+from server_app.runs.model_card import ModelCardWriter, describe_class
 from server_app.runs.numerics import build_manifest_entry, check_numerics, detect_numerics
 from server_app.runs.privacy import (
     PrivacyLedger,
@@ -88,7 +90,7 @@ def run_rounds(
     rates = compute_counted_rates(settings, rules, population, data)
     hooks = build_hooks(settings, data.num_clients)
     strategy = build_strategy(composed, population, rates, hooks)
-    arrays = build_initial_arrays(settings, data)
+    arrays, model_class = _build_model(settings, data)
     check_private_model(settings.privacy, decode_arrays(arrays))
     console = Console(force_jupyter=False)  # prints to sys.stdout, which others can redirect
     title = f"{method_title(settings.strategy.name)} on {settings.data.name}"
@@ -114,7 +116,10 @@ def run_rounds(
         ledger = None if spent is None else PrivacyLedger(records, spent)
         to_run = _compute_round_range(settings, start)
         checkpoints = _build_checkpoints(records, strategy, grid, settings, to_run)
-        callbacks: list[RunCallback] = [checkpoints] if ledger is None else [ledger, checkpoints]
+        card = ModelCardWriter(
+            records, composed, data, model_class, strategy.rules.trains_local_models
+        )
+        callbacks: list[RunCallback] = [*([] if ledger is None else [ledger]), checkpoints, card]
         build_record = partial(
             build_round_record,
             get_rates=None if rates is None else rates.get_rates,
@@ -126,12 +131,15 @@ def run_rounds(
         try:
             if to_run.start == 1:
                 records.save_population(population, rates, columns=strategy.rules.hooks.columns)
-            totals = reduce(RunTotals.add_round, runner.start(), RunTotals())
+            earlier = runner.start()
+            card.add_rounds(earlier)
+            totals = reduce(RunTotals.add_round, earlier, RunTotals())
             with Display(console, settings.rounds, title, spec, totals) as display:
                 callbacks.append(display)  # last: the records of a round that it shows are written
                 runner.run(strategy.build_waiting_grid(grid), ConfigRecord)
         finally:
             _save_models(runner)
+            card.save()
         _stop_early(records, settings, to_run, console)
     table = build_final_table(
         display.totals,
@@ -145,6 +153,12 @@ def run_rounds(
         format_final_message(records.directory), soft_wrap=True, markup=False, highlight=False
     )
     return records.directory
+
+
+def _build_model(settings: Settings, data: FederatedData) -> tuple[ArrayRecord, str]:
+    """Return the initial model as arrays, and the import path of its class."""
+    model = build_model_for(settings, data)
+    return encode_model(model), describe_class(model)
 
 
 def _compute_round_range(settings: Settings, start: Checkpoint | None) -> range:

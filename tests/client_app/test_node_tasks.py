@@ -21,6 +21,8 @@ from client_app.data.base import (
     infer_target,
     select_split,
 )
+from client_app.data.coding.arrays import ArrayCoding
+from client_app.data.coding.base import Coding
 from client_app.data.summary import DataSummary
 from client_app.losses import (
     BinaryCrossEntropy,
@@ -55,6 +57,18 @@ class Data:
     @property
     def summary(self) -> DataSummary:
         return DataSummary(self.num_clients, "", "")
+
+    @property
+    def coding(self) -> Coding:
+        return ArrayCoding(self.input_shape, "float32")
+
+    @property
+    def client_names(self) -> None:
+        return None
+
+    @property
+    def class_names(self) -> None:
+        return None
 
     @property
     def target(self) -> Target:

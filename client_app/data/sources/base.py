@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from client_app.data.base import IGNORE_INDEX, Labels, LazyArray, Samples, Targets
+from client_app.data.coding.base import Coding
 from client_app.data.split import Rows
 from client_app.data.summary import DataSummary
 
@@ -34,7 +35,8 @@ class LabeledArrays:
     If the arrays depend on the training rows, as a vocabulary or the scale of a table's numbers
     does, ``build_for_training`` returns the arrays for the clients' training rows, with the same
     row numbers. ``summary`` describes data of which the arrays do not tell all, such as the names
-    of a table's columns.
+    of a table's columns. ``coding`` is how rows became the samples; None if they are arrays in
+    the source itself.
 
     Raises
     ------
@@ -56,6 +58,7 @@ class LabeledArrays:
     class_names: tuple[str, ...] | None = None
     build_for_training: "Callable[[Rows], LabeledArrays] | None" = None
     summary: DataSummary | None = None
+    coding: Coding | None = None
 
     @property
     def has_classes(self) -> bool:

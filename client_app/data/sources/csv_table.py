@@ -11,6 +11,7 @@ from fedquorum.errors import DataError, suggest_name, to_one_line
 from fedquorum.sanitize import sanitize
 
 from client_app.data.base import Inputs, Labels, Targets
+from client_app.data.coding.table import encode_flags
 from client_app.data.scaling import Numbers
 from client_app.data.sources.column_types import MIN_ROWS, find_exclusion_reason
 from client_app.data.sources.table_files import TableFiles, is_number_type, read_files
@@ -425,15 +426,11 @@ class _TableReader:
             numbers[:, i] = self._read_numbers(
                 name, zero_as_missing=name in settings.zero_as_missing
             )
-        flags = np.zeros(
-            (self.arrow.num_rows, len(schema.columns) - len(schema.numbers)), np.float32
-        )
-        first = 0
+        flags = [np.zeros((self.arrow.num_rows, 0), np.float32)]
         for name, values in schema.categories.items():
-            column = self._find_indices("columns", name, self._read_text(name), values)
-            flags[np.arange(len(column)), first + column] = 1
-            first += len(values)
-        return numbers, flags
+            indices = self._find_indices("columns", name, self._read_text(name), values)
+            flags.append(encode_flags(indices, len(values)))
+        return numbers, np.concatenate(flags, axis=1)
 
     def _check_category(self, name: str, values: Sequence[str | None]) -> None:
         """Refuse a column of mostly numbers, in which a typo would make each number a category."""

@@ -12,6 +12,10 @@ from fedquorum.errors import DataError, to_one_line
 from numpy.typing import NDArray
 
 from client_app.data.base import Labels, LazyArray, Samples, Targets
+from client_app.data.coding.base import Coding
+from client_app.data.coding.images import ImageCoding
+from client_app.data.coding.table import TableCoding
+from client_app.data.coding.text import WordCoding
 from client_app.data.sources.base import LabeledArrays, build_pooled_arrays, count_classes
 from client_app.data.sources.hub import HubSplits, load_hub_splits
 from client_app.data.sources.media import to_pixels
@@ -93,6 +97,7 @@ def _build_arrays(splits: HubSplits, settings: HfSettings) -> LabeledArrays:
             client_train=clients[0],
             client_names=names,
             num_tokens=num_tokens,
+            coding=_build_coding(x[0], columns, settings),
         )
     return LabeledArrays(
         x[0],
@@ -104,7 +109,21 @@ def _build_arrays(splits: HubSplits, settings: HfSettings) -> LabeledArrays:
         client_names=names,
         client_test=clients[1],
         num_tokens=num_tokens,
+        coding=_build_coding(x[0], columns, settings),
     )
+
+
+def _build_coding(
+    samples: Samples | LazyArray, columns: _Columns, settings: HfSettings
+) -> Coding | None:
+    """Return how the features become samples; None if they are arrays."""
+    if isinstance(samples, HubImages):
+        return ImageCoding(samples.size, samples.mode, samples.fit)
+    if columns.kind == "number":
+        return TableCoding(columns.features)
+    if columns.kind == "text":
+        return WordCoding(columns.features, settings.length, settings.vocabulary_size)
+    return None
 
 
 # --- columns ------------------------------------------------------------------------------------
@@ -220,13 +239,13 @@ class HubImages:
         self._rows = rows.select_columns([column]).cast_column(column, Image(decode=False))
         self._column = column
         self._path = settings.path
-        self._fit = "exact" if settings.image_size is None else "stretch"
+        self.fit = "exact" if settings.image_size is None else "stretch"
         self._gray_only = settings.image_mode is None
         first = self._decode(0, self._rows[0][column])
         height, width = settings.image_size or (first.height, first.width)
-        self._mode = settings.image_mode or ("L" if first.mode in GRAY_MODES else "RGB")
-        self._size = (int(height), int(width))
-        self.shape = (len(rows), *self._size, *(() if self._mode == "L" else (len("RGB"),)))
+        self.mode = settings.image_mode or ("L" if first.mode in GRAY_MODES else "RGB")
+        self.size = (int(height), int(width))
+        self.shape = (len(rows), *self.size, *(() if self.mode == "L" else (len("RGB"),)))
 
     def __len__(self) -> int:
         """Return n, the number of images."""
@@ -251,16 +270,16 @@ class HubImages:
             ) from None
 
     def _convert_pixels(self, row: int, image: Any) -> NDArray[np.uint8]:
-        if self._gray_only and self._mode == "L" and image.mode not in GRAY_MODES:
+        if self._gray_only and self.mode == "L" and image.mode not in GRAY_MODES:
             raise DataError(
                 "data.image_mode must be L or RGB where not all images are like the first, which "
                 f"is gray, got {self._describe_row(row)} of Pillow's mode {image.mode}"
             )
         return to_pixels(
-            image.convert(self._mode),
+            image.convert(self.mode),
             image.mode,
-            self._size,
-            self._fit,
+            self.size,
+            self.fit,
             setting="data.path",
             location=self._describe_row(row),
         )

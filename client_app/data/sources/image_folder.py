@@ -8,6 +8,7 @@ import numpy as np
 from fedquorum.errors import DataError, to_one_line
 
 from client_app.data.base import Labels
+from client_app.data.coding.images import ImageCoding
 from client_app.data.sources.base import LabeledArrays, build_pooled_arrays
 from client_app.data.sources.media import ImageFiles, read_image_size
 from conf.schema.data import ImageFolderSettings
@@ -67,6 +68,7 @@ def _read(path: Path, settings: ImageFolderSettings, *, natural: bool) -> Labele
     samples = [ImageFiles(split.paths, (height, width), fit=fit) for split in splits]
     labels = [find_name_indices(split.classes, classes) for split in splits]
     clients = [find_name_indices(split.clients, names) if natural else None for split in splits]
+    coding = ImageCoding((int(height), int(width)), "RGB", fit)
     if not has_splits:
         return build_pooled_arrays(
             samples[0],
@@ -74,6 +76,7 @@ def _read(path: Path, settings: ImageFolderSettings, *, natural: bool) -> Labele
             len(classes),
             client_train=clients[0],
             client_names=tuple(names),
+            coding=coding,
         )
     return LabeledArrays(
         samples[0],
@@ -84,6 +87,7 @@ def _read(path: Path, settings: ImageFolderSettings, *, natural: bool) -> Labele
         client_train=clients[0],
         client_test=clients[1],
         client_names=tuple(names),
+        coding=coding,
     )
 
 

@@ -15,7 +15,7 @@ WIDE_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N", "F")
 
 
 class ImageFiles:
-    """Images converted to RGB, uint8 (n, height, width, 3).
+    """Images as uint8 (n, height, width, 3), or (n, height, width) if gray.
 
     Parameters
     ----------
@@ -25,15 +25,29 @@ class ImageFiles:
         Height and width.
     fit : str
         ``exact`` refuses images of another size, ``stretch`` scales both sides.
+    mode : str
+        Pillow's mode to which images are converted, ``RGB`` or ``L``.
+    setting : str
+        What names the images, for messages.
     """
 
     dtype = np.dtype(np.uint8)
 
-    def __init__(self, paths: Sequence[Path], size: tuple[int, int], *, fit: str = "exact") -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        size: tuple[int, int],
+        *,
+        fit: str = "exact",
+        mode: str = "RGB",
+        setting: str = "data.path",
+    ) -> None:
         self._paths = paths
         self._size = size
         self._fit = fit
-        self.shape = (len(paths), *size, NUM_RGB_CHANNELS)
+        self._mode = mode
+        self._setting = setting
+        self.shape = (len(paths), *size, *((NUM_RGB_CHANNELS,) if mode == "RGB" else ()))
 
     def __len__(self) -> int:
         """Return n, the number of images."""
@@ -50,14 +64,14 @@ class ImageFiles:
     def _read(self, path: Path) -> NDArray[np.uint8]:
         try:
             with Image.open(path) as file:
-                mode, image = file.mode, file.convert("RGB")
+                mode, image = file.mode, file.convert(self._mode)
         except Exception as error:  # PIL raises any exception for a damaged file
             raise DataError(
-                f"data.path must lead to images, got {path}, which is no image: "
+                f"{self._setting} must lead to images, got {path}, which is no image: "
                 f"{to_one_line(error)}"
             ) from None
         return to_pixels(
-            image, mode, self._size, self._fit, setting="data.path", location=str(path)
+            image, mode, self._size, self._fit, setting=self._setting, location=str(path)
         )
 
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from pyarrow import csv
 
 from client_app.data.base import IGNORE_INDEX, Labels
+from client_app.data.coding.text import SequenceCoding, WordCoding
 from client_app.data.sources.base import LabeledArrays, build_pooled_arrays
-from client_app.data.sources.tokenizer import tokenize_texts
 from client_app.data.sources.vocabulary import (
     PADDING_ID,
     SEPARATOR_ID,
@@ -81,11 +81,10 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
         return replace(arrays, client_names=client_names)
     classes, labels = _read_classes(table, settings.target, settings.classes, path)
     groups = _find_distinct(table, settings.group_column)[1] if settings.group_column else None
-    if settings.tokenizer is None:
-        num_tokens = settings.vocabulary_size
-        x = hash_texts(texts, settings.length, num_tokens)
-    else:
-        x, num_tokens = tokenize_texts(texts, settings.length, settings.tokenizer)
+    coding = WordCoding(
+        tuple(settings.text_columns), settings.length, settings.vocabulary_size, settings.tokenizer
+    )
+    x, num_tokens = coding.encode_texts(texts)
     return build_pooled_arrays(
         x,
         labels,
@@ -94,6 +93,7 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
         client_names=client_names,
         num_tokens=num_tokens,
         groups=groups,
+        coding=replace(coding, num_tokens=num_tokens),
     )
 
 
@@ -218,10 +218,19 @@ def _build_next_tokens(
         num_tokens=len(vocabulary),
     )
     limit = len(vocabulary) if by_characters else settings.vocabulary_size
-    return replace(arrays, build_for_training=lambda rows: _renumber_tokens(arrays, rows, limit))
+    coding = SequenceCoding(
+        tuple(settings.text_columns), vocabulary.tokens, settings.length, by_characters
+    )
+    return replace(
+        arrays,
+        coding=coding,
+        build_for_training=lambda rows: _renumber_tokens(arrays, coding, rows, limit),
+    )
 
 
-def _renumber_tokens(arrays: LabeledArrays, rows: Rows, limit: int) -> LabeledArrays:
+def _renumber_tokens(
+    arrays: LabeledArrays, coding: SequenceCoding, rows: Rows, limit: int
+) -> LabeledArrays:
     """Renumber tokens: the most common ones of these rows get numbers below ``limit``."""
     first, following = arrays.x_train[rows][:, 0], arrays.y_train[rows]
     trained_on = np.concatenate([first, following[following != IGNORE_INDEX]])
@@ -242,4 +251,8 @@ def _renumber_tokens(arrays: LabeledArrays, rows: Rows, limit: int) -> LabeledAr
         size,
         client_train=arrays.client_train,
         num_tokens=size,
+        coding=replace(
+            coding,
+            vocabulary=tuple(coding.vocabulary[token - UNKNOWN_ID - 1] for token in numbered),
+        ),
     )

@@ -33,6 +33,7 @@ class Vocabulary:
     """
 
     def __init__(self, tokens: Sequence[str]) -> None:
+        self.tokens = tuple(tokens)
         self._ids = {token: i for i, token in enumerate(tokens, 2)}
 
     def __len__(self) -> int:
