@@ -40,6 +40,7 @@ class SingleClientData(ClientwiseData):
     num_classes : int
     target : str
         The kind of target.
+    class_names : tuple of str, optional
     coding : Coding
         How rows become inputs, as far as all clients share it.
     read : callable
@@ -60,6 +61,7 @@ class SingleClientData(ClientwiseData):
         input_shape: tuple[int, ...],
         num_classes: int,
         target: Target,
+        class_names: tuple[str, ...] | None = None,
         coding: Coding,
         read: Callable[[int], tuple[ClientData, Coding | None]],
     ) -> None:
@@ -67,6 +69,7 @@ class SingleClientData(ClientwiseData):
         self.input_shape = input_shape
         self.num_classes = num_classes
         self.target = target
+        self.class_names = class_names
         self._coding = coding
         self._read = read
         self._load_cached = cache(self._load_client)
@@ -114,13 +117,14 @@ def load_device_arrays(
     """
     from client_app.data.partitioned import build_single_client
 
-    input_shape, num_classes, target = _get_agreed_properties(settings)
+    input_shape, num_classes, target, class_names = _get_agreed_properties(settings)
     return SingleClientData(
         settings,
         seed,
         input_shape=input_shape,
         num_classes=num_classes,
         target=target,
+        class_names=class_names,
         coding=_build_agreed_coding(settings, input_shape),
         read=lambda client: build_single_client(arrays(), settings, client=client, seed=seed),
     )
@@ -143,14 +147,17 @@ def _build_agreed_coding(settings: OnDeviceSettings, input_shape: tuple[int, ...
     return ArrayCoding(input_shape, "float32")
 
 
-def _get_agreed_properties(settings: OnDeviceSettings) -> tuple[tuple[int, ...], int, Target]:
-    """Return the shape of an input, the number of classes and the kind of target."""
+def _get_agreed_properties(
+    settings: OnDeviceSettings,
+) -> tuple[tuple[int, ...], int, Target, tuple[str, ...] | None]:
+    """Return the shape of an input, the number of classes, the kind of target, and class names."""
     if isinstance(settings, CsvSettings):
         from client_app.data.sources.csv_table import TableSchema
 
         agreed = TableSchema.from_settings(settings.columns)
-        num_classes = len(agreed.classes)
-        return (len(agreed.columns),), num_classes or 1, "class" if num_classes else "number"
+        classes = agreed.classes
+        kind: Target = "class" if classes else "number"
+        return (len(agreed.columns),), len(classes) or 1, kind, tuple(classes) or None
     if settings.normalize:
         raise SettingsError(
             "data.normalize must be false with data.partition=device, where nobody knows the mean "
@@ -158,6 +165,8 @@ def _get_agreed_properties(settings: OnDeviceSettings) -> tuple[tuple[int, ...],
         )
     if isinstance(settings, ImageFolderSettings):
         height, width = settings.image_size or (0, 0)
-        return (3, height, width), len(settings.classes or ()), "class"
+        names = tuple(settings.classes or ())
+        return (3, height, width), len(names), "class", names
     input_shape = tuple(settings.input_shape or ())
-    return input_shape, settings.num_classes or 1, "number" if settings.regression else "class"
+    kind = "number" if settings.regression else "class"
+    return input_shape, settings.num_classes or 1, kind, None

@@ -76,6 +76,7 @@ def _read(path: Path, settings: ImageFolderSettings, *, natural: bool) -> Labele
             len(classes),
             client_train=clients[0],
             client_names=tuple(names),
+            class_names=tuple(classes),
             coding=coding,
         )
     return LabeledArrays(
@@ -87,6 +88,7 @@ def _read(path: Path, settings: ImageFolderSettings, *, natural: bool) -> Labele
         client_train=clients[0],
         client_test=clients[1],
         client_names=tuple(names),
+        class_names=tuple(classes),
         coding=coding,
     )
 

@@ -91,6 +91,7 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
         len(classes),
         client_train=clients,
         client_names=client_names,
+        class_names=tuple(map(str, classes)),
         num_tokens=num_tokens,
         groups=groups,
         coding=replace(coding, num_tokens=num_tokens),

@@ -352,6 +352,7 @@ def test_images_are_predicted_by_path(tmp_path: Path) -> None:
     dark = tmp_path / "images" / "a" / "dark"
     found = result.predict(dark)
     assert list(found.index) == [str(dark / f"{i}.png") for i in range(6)]
+    assert list(found) == ["prediction", "probability_dark", "probability_light"]
     one = result.predict(dark / "2.png")
     np.testing.assert_allclose(
         one.iloc[0, 1:].astype(float), found.iloc[2, 1:].astype(float), rtol=1e-5
@@ -446,3 +447,31 @@ def test_json_of_numbers_that_it_lacks() -> None:
     }
     tagged = json.loads(json.dumps(tag_infinite(values), allow_nan=False))
     assert repr(untag_infinite(tagged)) == repr(values)
+
+
+def test_a_device_predicts_with_its_own_scale(tmp_path: Path) -> None:
+    """The scale stayed there: with its data the predictions are those of its evaluation."""
+    frame = pd.read_csv(write_patients(tmp_path), dtype=str, keep_default_na=False)
+    own = tmp_path / "own.csv"
+    frame[frame["clinic"] == "east"].drop(columns="clinic").to_csv(own, index=False)
+    columns = "{numbers:[age,dose],categories:{smoker:[no,yes,null]},classes:[no,yes]}"
+    words = (*QUICK, "data=csv", "data.client_column=null", f"data.path={own}", "data.target=ill")
+    words += (f"data.columns={columns}", "data.num_clients=2", "client.lr=0.1")
+    run = run_here(tmp_path / "run", *words)
+    card = json.loads((run / "model_card.json").read_text())
+    assert card["inputs"]["scaling"] == {"kind": "device", "common": None, "clients": []}
+    result = RunResult.read(run)
+    rows = pd.read_csv(own, dtype=str, keep_default_na=False)
+    with pytest.raises(DataError, match="the scale of the numbers stayed on the clients' devices"):
+        result.predict(rows)
+    with pytest.raises(SettingsError, match="client must be the id of this device's client"):
+        result.predict(rows, data=own)
+    recorded = {r["client"]: r for r in read_rows(run, "evaluations") if r["round"] == 2}
+    settings = compose_overrides(words).settings
+    for client in (0, 1):  # their splits of the same rows differ
+        data = load_data(settings.data, settings.seed).get_client(client)
+        predicted = result.predict(rows, client=client, data=own)
+        hits = (predicted["prediction"] == rows["ill"]).sum()
+        train = recorded[client]["accuracy"] * len(data.y_train)
+        test = recorded[client]["test_accuracy"] * len(data.y_test)
+        assert hits == pytest.approx(train + test)
