@@ -455,7 +455,13 @@ def test_a_device_predicts_with_its_own_scale(tmp_path: Path) -> None:
     own = tmp_path / "own.csv"
     frame[frame["clinic"] == "east"].drop(columns="clinic").to_csv(own, index=False)
     columns = "{numbers:[age,dose],categories:{smoker:[no,yes,null]},classes:[no,yes]}"
-    words = (*QUICK, "data=csv", "data.client_column=null", f"data.path={own}", "data.target=ill")
+    words: tuple[str, ...] = (
+        *QUICK,
+        "data=csv",
+        "data.client_column=null",
+        f"data.path={own}",
+        "data.target=ill",
+    )
     words += (f"data.columns={columns}", "data.num_clients=2", "client.lr=0.1")
     run = run_here(tmp_path / "run", *words)
     card = json.loads((run / "model_card.json").read_text())
