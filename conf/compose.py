@@ -31,8 +31,9 @@ from conf.mistakes import (
     refuse_dotted_groups,
 )
 from conf.options import GROUPS, PARTS, options
-from conf.schema.checks import check_rules, check_settings, check_values
-from conf.schema.register import register_schemas
+from conf.schema.checks import check_ranges, check_rules, check_settings, check_values
+from conf.schema.model import ModelSettings
+from conf.schema.register import OPTION_SCHEMAS, register_schemas
 from conf.schema.rules import is_custom, rules_from_settings
 from conf.schema.settings import Settings
 
@@ -49,6 +50,7 @@ __all__ = [
     "compose_overrides",
     "compose_settings",
     "get_default_settings",
+    "model_settings_from_dict",
     "options",
     "parse_override",
     "quote",
@@ -329,6 +331,27 @@ def settings_from_yaml(text: str) -> Settings:
     except OmegaConfBaseException as error:
         raise SettingsError(explain(error)) from None
     check_settings(settings)
+    return settings
+
+
+def model_settings_from_dict(given: Mapping[str, Any]) -> ModelSettings:
+    """Return the checked settings of a model from their values by name.
+
+    Raises
+    ------
+    SettingsError
+        If there is no such model, or a value is not allowed.
+    """
+    schema = OPTION_SCHEMAS["model"].get(str(given.get("name")))
+    if schema is None:
+        known = ", ".join(OPTION_SCHEMAS["model"])
+        raise SettingsError(f"model must be one of {known}, got {given.get('name')!r}")
+    try:
+        settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(schema), dict(given)))
+    except OmegaConfBaseException as error:
+        raise SettingsError(explain(error)) from None
+    assert isinstance(settings, ModelSettings)
+    check_ranges(settings, "model.")
     return settings
 
 

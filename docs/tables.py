@@ -46,6 +46,7 @@ from conf import Settings
 from conf.compose import GROUPS, PARTS, options
 from conf.schema.engine import EvaluationSettings, RobustnessSettings
 from server_app.cli import data as data_command
+from server_app.cli import predict as predict_command
 from server_app.study.settings import StudySettings
 
 ROOT = Path(__file__).parent.parent
@@ -383,6 +384,7 @@ PARSERS: Mapping[str, Callable[[], argparse.ArgumentParser]] = MappingProxyType(
     {
         "`fedquorum audit`; `fedquorum-audit`, of the library": audit_command._build_parser,
         "`fedquorum data`": data_command._build_parser,
+        "`fedquorum predict`": predict_command._build_parser,
         "`fedquorum report`; `fedquorum-report`, of the library": (report_command._build_parser),
     }
 )

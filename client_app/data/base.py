@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
 import torch
@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from client_app.data.scaling import AgreedScales
 from client_app.data.summary import DataSummary, describe_inputs, describe_target
+
+if TYPE_CHECKING:
+    from client_app.data.coding.base import Coding
 
 Inputs = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -284,6 +287,10 @@ class FederatedData(Protocol):
         """The scales of numbers that all clients share."""
 
     @property
+    def coding(self) -> "Coding":
+        """How rows become inputs."""
+
+    @property
     def summary(self) -> DataSummary:
         """The interpretation of the data."""
 
@@ -321,6 +328,13 @@ class ClientwiseData(ABC):
     @abstractmethod
     def get_client(self, client: int) -> ClientData:
         """Return the data of one client."""
+
+    @property
+    def coding(self) -> "Coding":
+        """How rows become inputs: they are arrays already."""
+        from client_app.data.coding.arrays import ArrayCoding
+
+        return ArrayCoding(self.input_shape, "float32")
 
     @property
     def summary(self) -> DataSummary:

@@ -28,6 +28,8 @@ from client_app.data.base import (
     infer_target,
     to_inputs,
 )
+from client_app.data.coding.base import Coding
+from client_app.data.coding.read import infer_coding
 from client_app.data.held_out import select_held_out_clients
 from client_app.data.normalize import normalize_images
 from client_app.data.partition import (
@@ -41,7 +43,6 @@ from client_app.data.partition import (
     partition_proportionally,
 )
 from client_app.data.priority import check_named_clients, select_priority_clients
-from client_app.data.scaling import AgreedScales
 from client_app.data.sources.base import LabeledArrays
 from client_app.data.split import Rows
 from client_app.data.summary import DataSummary, describe_inputs, describe_target
@@ -99,6 +100,7 @@ class PartitionedData:
         elif arrays.build_for_training is not None:
             arrays = arrays.build_for_training(self._partition.train.flat)
         self._scale: PixelNormalization | None = None
+        samples = arrays.x_train[:1]
         if isinstance(settings, PartitionedSettings) and settings.normalize:
             arrays, self._scale = normalize_images(arrays, self._partition.train.flat)
         self._arrays = arrays
@@ -119,7 +121,8 @@ class PartitionedData:
             [*moments.values()],
             self.scales,
         )
-        self._arrays = apply_scales(arrays, self.scales)
+        self._arrays = arrays = apply_scales(arrays, self.scales)
+        self.coding: Coding = arrays.coding or infer_coding(samples, arrays.num_tokens, self._scale)
 
     def _measure_clients(self) -> dict[int, ClientMoments]:
         """Return the moments of each client that trains; of many clients in one sum."""
@@ -165,7 +168,7 @@ class PartitionedData:
 
     def get_client(self, client: int) -> ClientData:
         """Return the data of one client."""
-        return _build_client_data(self._arrays, self._partition[client])
+        return build_client_data(self._arrays, self._partition[client])
 
     def get_targets(self, client: int) -> tuple[Targets, Targets]:
         """Return the training and test targets of a client."""
@@ -217,13 +220,6 @@ def split_single_client(
     return ClientSplit(train[training], test, train[validation])
 
 
-def build_single_client(
-    arrays: LabeledArrays, split: ClientSplit, scales: AgreedScales
-) -> ClientData:
-    """Return the data of a single client, with the scales that all clients agree on."""
-    return _build_client_data(apply_scales(arrays, scales), split)
-
-
 def _add_validation(
     arrays: LabeledArrays, partition: Partition, fraction: float, seed: int
 ) -> Partition:
@@ -240,7 +236,8 @@ def _add_validation(
     return partition.with_validation(split)
 
 
-def _build_client_data(arrays: LabeledArrays, split: ClientSplit) -> ClientData:
+def build_client_data(arrays: LabeledArrays, split: ClientSplit) -> ClientData:
+    """Return the inputs and targets of a client's splits."""
     return ClientData(
         to_inputs(arrays.x_train[split.train]),
         arrays.y_train[split.train],

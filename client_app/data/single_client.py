@@ -11,14 +11,20 @@ from functools import cache
 
 from fedquorum.errors import DataError, SettingsError
 
-from client_app.data.agreed import ClientMoments, build_scales, measure_moments
+from client_app.data.agreed import ClientMoments, apply_scales, build_scales, measure_moments
 from client_app.data.base import ClientData, ClientwiseData, Target
+from client_app.data.coding.arrays import ArrayCoding
+from client_app.data.coding.base import Coding
+from client_app.data.coding.images import ImageCoding
+from client_app.data.coding.table import TableCoding, TableScaling
 from client_app.data.partition import ClientSplit
-from client_app.data.partitioned import build_single_client, split_single_client
+from client_app.data.partitioned import build_client_data, split_single_client
 from client_app.data.priority import select_priority_clients
 from client_app.data.scaling import AgreedScales
 from client_app.data.sources.base import LabeledArrays
+from client_app.data.sources.client_table import TableSchema
 from client_app.data.summary import DataSummary
+from client_app.data.tabular import build_table_coding
 from conf.schema.data import (
     CsvSettings,
     DataSettings,
@@ -46,6 +52,8 @@ class SingleClientData(ClientwiseData):
     target : str
         The kind of target.
     class_names : tuple of str, optional
+    coding : Coding
+        How rows become inputs, as far as all clients share it.
     read : callable
         Returns the device's arrays and the splits for a client id, which determines them.
 
@@ -69,6 +77,7 @@ class SingleClientData(ClientwiseData):
         num_classes: int,
         target: Target,
         class_names: tuple[str, ...] | None = None,
+        coding: Coding,
         read: Callable[[int], tuple[LabeledArrays, ClientSplit]],
     ) -> None:
         self._settings = settings
@@ -77,15 +86,25 @@ class SingleClientData(ClientwiseData):
         self.num_classes = num_classes
         self.target = target
         self.class_names = class_names
+        self._coding = coding
         self.scales = build_scales([], settings)
         self._doubts: tuple[str, ...] = ()
         self._read = cache(read)
         self._load_cached = cache(self._load_client)
         self.priority = select_priority_clients(settings, self.num_clients, self.get_labels, seed)
 
+    @property
+    def coding(self) -> Coding:
+        """How rows become inputs, as far as all clients share it."""
+        return self._coding
+
     def get_client(self, client: int) -> ClientData:
         """Return the data of one client, read once."""
-        return self._load_cached(client)
+        return self._load_cached(client)[0]
+
+    def get_client_coding(self, client: int) -> Coding:
+        """Return the coding with the statistics of this device's data, read once."""
+        return self._load_cached(client)[1] or self._coding
 
     def measure_client(self, client: int) -> ClientMoments:
         """Return the moments of a client's training rows, for scales that all clients share."""
@@ -95,6 +114,8 @@ class SingleClientData(ClientwiseData):
     def agree(self, scales: AgreedScales, doubts: tuple[str, ...] = ()) -> None:
         """Use the scales that all clients share, with the doubts that they raise."""
         self.scales, self._doubts = scales, doubts
+        if isinstance(self._coding, TableCoding) and scales.numbers is not None:
+            self._coding = replace(self._coding, scaling=TableScaling("agreed", scales.numbers))
         self._load_cached.cache_clear()
 
     @property
@@ -102,14 +123,15 @@ class SingleClientData(ClientwiseData):
         """The interpretation of the data, with the agreed scales."""
         return replace(super().summary, scales=self.scales, warnings=self._doubts)
 
-    def _load_client(self, client: int) -> ClientData:
+    def _load_client(self, client: int) -> tuple[ClientData, Coding | None]:
         arrays, split = self._read_client(client)
         scales = self.scales
         if needs_agreement(self._settings) and not scales:
             scales = build_scales([self.measure_client(client)], self._settings)
-        data = build_single_client(arrays, split, scales)
+        arrays = apply_scales(arrays, scales)
+        data = build_client_data(arrays, split)
         self._check_shapes(data)
-        return data
+        return data, arrays.coding
 
     def _read_client(self, client: int) -> tuple[LabeledArrays, ClientSplit]:
         try:
@@ -155,8 +177,20 @@ def load_device_arrays(
         num_classes=num_classes,
         target=target,
         class_names=class_names,
+        coding=_build_agreed_coding(settings, input_shape),
         read=read,
     )
+
+
+def _build_agreed_coding(settings: OnDeviceSettings, input_shape: tuple[int, ...]) -> Coding:
+    """Return the part of the coding that all clients share: the scales stay on the devices."""
+    if isinstance(settings, CsvSettings):
+        schema = TableSchema.from_settings(settings.columns)
+        return build_table_coding(schema, settings, TableScaling("device"))
+    if isinstance(settings, ImageFolderSettings):
+        height, width = settings.image_size or (0, 0)
+        return ImageCoding((height, width), "RGB", "stretch")
+    return ArrayCoding(input_shape, "float32")
 
 
 def _get_agreed_properties(
@@ -164,8 +198,6 @@ def _get_agreed_properties(
 ) -> tuple[tuple[int, ...], int, Target, tuple[str, ...] | None]:
     """Return the shape of an input, the number of classes, the kind of target, and class names."""
     if isinstance(settings, CsvSettings):
-        from client_app.data.sources.client_table import TableSchema
-
         agreed = TableSchema.from_settings(settings.columns)
         classes = agreed.classes
         kind: Target = "class" if classes else "number"

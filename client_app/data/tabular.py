@@ -2,14 +2,23 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
-from client_app.data.base import Inputs
+from client_app.data.coding.cells import Value
+from client_app.data.coding.table import (
+    CategoryCoding,
+    ClientScale,
+    TableCoding,
+    TableScaling,
+    join_inputs,
+)
 from client_app.data.moments import Numbers
+from client_app.data.overrides import list_replacements
 from client_app.data.scaling import NumberScale
 from client_app.data.sources.base import AgreedColumns, LabeledArrays, build_pooled_arrays
-from client_app.data.sources.client_table import ClientTable, abbreviate_names
+from client_app.data.sources.client_table import ClientTable, TableSchema, abbreviate_names
 from client_app.data.sources.csv_table import read_csv_table
 from client_app.data.split import Rows
 from client_app.data.summary import DataSummary, describe_target
@@ -32,11 +41,12 @@ def build_table_arrays(table: ClientTable, settings: CsvSettings) -> LabeledArra
     indicator; then the mean is subtracted from every column, which is divided by its standard
     deviation (over n, not n - 1), or by 1 if that is 0. A column without numbers in the training
     rows is 0 in all rows. With ``data.scaling=agreed`` mean and deviation are those of the known
-    numbers in the training rows of all clients, and a missing number becomes that mean.
+    numbers in the training rows of all clients, and a missing number becomes that mean. The
+    ``coding`` has these statistics.
     """
     summary = _summarize_table(table)
     arrays = build_pooled_arrays(
-        _join_columns(table.numbers, table.categories),
+        join_inputs(table.numbers, table.categories),
         table.labels,
         len(table.classes) or 1,
         client_train=table.clients,
@@ -47,37 +57,57 @@ def build_table_arrays(table: ClientTable, settings: CsvSettings) -> LabeledArra
     )
 
     def build_for_training(train_rows: Rows) -> LabeledArrays:
-        flags, unseen = table.categories, dict[str, int]()
+        flags, unseen = table.categories, dict[str, tuple[Value, ...]]()
         if settings.columns is None:
             flags, unseen = table.drop_unseen_values(train_rows)
         described = replace(arrays, summary=_add_unseen_values(summary, unseen))
 
-        def build_scaled(numbers: Numbers) -> LabeledArrays:
-            x = _join_columns(numbers, flags)
-            return replace(described, x_train=x, x_test=x)
+        def build_scaled(numbers: Numbers, scaling: TableScaling) -> LabeledArrays:
+            x = join_inputs(numbers, flags)
+            coding = build_table_coding(table.schema, settings, scaling, unseen)
+            return replace(described, x_train=x, x_test=x, coding=coding)
 
         if settings.scaling == "client":
-            return build_scaled(_scale_by_client(table, train_rows, settings.imputation))
+            numbers, scales = _scale_by_client(table, train_rows, settings.imputation)
+            return build_scaled(numbers, TableScaling.from_clients(scales))
         columns = AgreedColumns(
             table.schema.numbers,
             table.numbers,
-            lambda scale: build_scaled(scale.apply(table.numbers)),
+            lambda scale: build_scaled(scale.apply(table.numbers), TableScaling("agreed", scale)),
         )
-        return replace(build_scaled(table.numbers), agreed=columns)
+        return replace(build_scaled(table.numbers, TableScaling("none")), agreed=columns)
 
     return replace(arrays, build_for_training=build_for_training)
 
 
-def _join_columns(numbers: Numbers, flags: Inputs) -> Inputs:
-    """Return the inputs (n, d) with these numbers (n, p) and the flags of categories (n, q)."""
-    return np.concatenate([numbers.astype(np.float32), flags], axis=1)
+def build_table_coding(
+    schema: TableSchema,
+    settings: CsvSettings,
+    scaling: TableScaling,
+    unseen: Mapping[str, tuple[Value, ...]] = MappingProxyType({}),
+) -> TableCoding:
+    """Return the coding of a table with these columns."""
+    return TableCoding(
+        schema.numbers,
+        tuple(
+            CategoryCoding(name, values, schema.others.get(name), unseen.get(name, ()))
+            for name, values in schema.categories.items()
+        ),
+        scaling,
+        tuple(settings.missing),
+        tuple(settings.zero_as_missing),
+        settings.invalid_cells == "missing",
+        list_replacements(settings.replace),
+    )
 
 
-def _add_unseen_values(summary: DataSummary, unseen: Mapping[str, int]) -> DataSummary:
+def _add_unseen_values(
+    summary: DataSummary, unseen: Mapping[str, tuple[Value, ...]]
+) -> DataSummary:
     """Return the summary with a line on the categories that no training row has."""
     if not unseen:
         return summary
-    columns = [f"{name} ({count})" for name, count in unseen.items()]
+    columns = [f"{name} ({len(values)})" for name, values in unseen.items()]
     line = f"categories that no training row has are taken as other: {abbreviate_names(columns)}"
     return replace(summary, warnings=(*summary.warnings, line))
 
@@ -102,14 +132,18 @@ def _summarize_table(table: ClientTable) -> DataSummary:
     )
 
 
-def _scale_by_client(table: ClientTable, train_rows: Rows, imputation: str) -> Numbers:
-    """Return the table's numbers (n, p), each client's scaled by those of its training rows."""
+def _scale_by_client(
+    table: ClientTable, train_rows: Rows, imputation: str
+) -> tuple[Numbers, tuple[ClientScale, ...]]:
+    """Return the numbers (n, p), each client's scaled by those of its training rows; the scales."""
     is_train = np.zeros(len(table.clients), dtype=np.bool_)
     is_train[train_rows] = True
     by_client = np.argsort(table.clients, kind="stable")
     ends = np.cumsum(np.bincount(table.clients))
-    scaled = np.empty_like(table.numbers)
-    for rows in np.split(by_client, ends[:-1]):
-        numbers = table.numbers[rows]
-        scaled[rows] = NumberScale.fit(numbers[is_train[rows]], imputation).apply(numbers)
-    return scaled
+    scaled, scales = np.empty_like(table.numbers), []
+    for client, rows in enumerate(np.split(by_client, ends[:-1])):
+        numbers, train = table.numbers[rows], is_train[rows]
+        scale = NumberScale.fit(numbers[train], imputation)
+        scaled[rows] = scale.apply(numbers)
+        scales.append(ClientScale(client, int(train.sum()), scale))
+    return scaled, tuple(scales)

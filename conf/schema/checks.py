@@ -75,8 +75,7 @@ def check_values(settings: Settings) -> None:
     """
     try:
         _check_secrets(settings)
-        for key, value, allowed in _list_ranged_values(settings, ""):
-            allowed.check(key, value)
+        check_ranges(settings)
         _check_priority(settings.data, settings.data.num_clients)
         _check_num_clients(settings.data)
         _check_shards(settings.data)
@@ -167,6 +166,21 @@ def _check_secrets(settings: Settings) -> None:
                 f"{mask_passwords(str(value))}; put it into the environment, for a tracking server "
                 "as MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
             )
+
+
+def check_ranges(node: Any, prefix: str = "") -> None:
+    """Check every value of a group of settings against its range.
+
+    Raises
+    ------
+    SettingsError
+        For the first value outside its range.
+    """
+    for key, value, allowed in _list_ranged_values(node, prefix):
+        try:
+            allowed.check(key, value)
+        except ParameterError as error:
+            raise SettingsError(format_parameter_error(error, error.parameter)) from None
 
 
 def _list_ranged_values(node: Any, prefix: str) -> Iterator[tuple[str, object, Range]]:

@@ -1,5 +1,6 @@
 """Give Python access to a run: its records as frames, its model, its charts and its audit."""
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,8 @@ from server_app.api.frames import build_rounds_frame, read_table_frame
 if TYPE_CHECKING:
     from fedquorum.report.figure_files import NotebookFigure
     from torch import nn
+
+    from server_app.runs.prediction import TrainedModel
 
 PROBLEM_COLUMNS = {"round": "Int64", "client": "Int64", "text": "string"}
 
@@ -132,22 +135,64 @@ class RunResult:
         return draw_named_chart([self.records], chart)
 
     def load_model(self) -> "nn.Module":
-        """Return a new model with the run's last weights, in evaluation mode.
+        """Return a new model with the run's last weights, in evaluation mode, without its data.
 
-        The model's shape follows from the data, which this method reads from the path in the
-        settings.
+        Raises
+        ------
+        RunError
+            If the run has no model, the model or its card is damaged, or the model is named by
+            import path without trust.
+        """
+        return self._read_trained_model().model
+
+    def predict(
+        self, rows: Any, client: int | str | None = None, *, data: Path | str | None = None
+    ) -> pd.DataFrame:
+        """Return predictions of the run's model, without its data.
+
+        >>> load("outputs/run").predict(frame, client="North")  # doctest: +SKIP
+
+        A ``UserWarning`` says what was decided for the rows, such as how an unseen category counts.
+
+        Parameters
+        ----------
+        rows : Any
+            Of a table: a DataFrame, a dict of columns, the dict of a row, or a list of such. Other
+            columns are ignored. Of images: a folder, paths, or an array. Of texts: a list. All
+            other rows are arrays.
+        client : int or str, optional
+            The id or the name of the client whose rows they are: its statistics scale the numbers
+            of a table. By default it is the mean of all clients' statistics.
+        data : Path or str, optional
+            On a device whose statistics did not leave it: its data.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row each: ``prediction``, and for classes ``probability_NAME`` for each.
 
         Raises
         ------
         DataError
-            If the data is missing.
+            If the rows are not as in training; the message names row and column.
         RunError
-            If the run has no model, or its settings now build a different model.
+            If the run has no common model, or ``load_model`` would raise it.
+        SettingsError
+            If there is no such client.
         """
-        from server_app.runs.reload import load_trained_model, reload_data
+        frame, notes = self._trained_model.predict(rows, client, data)
+        for note in notes:
+            warnings.warn(note, stacklevel=2)
+        return frame
 
-        data, settings = reload_data(self.records, trust=self.trusted)
-        return load_trained_model(self.records, settings, data).eval()
+    @cached_property
+    def _trained_model(self) -> "TrainedModel":
+        return self._read_trained_model()
+
+    def _read_trained_model(self) -> "TrainedModel":
+        from server_app.runs.prediction import TrainedModel
+
+        return TrainedModel(self.directory, self.trusted)
 
     def audit(self) -> RunAudit:
         """Replay every decision from the records, as ``fedquorum audit`` does.

@@ -61,6 +61,12 @@ def _run_data(arguments: Sequence[str]) -> int:
     return data(arguments)
 
 
+def _run_predict(arguments: Sequence[str]) -> int:
+    from server_app.cli.predict import main as predict
+
+    return predict(arguments)
+
+
 def _run_report(arguments: Sequence[str]) -> int:
     from fedquorum.report.cli import main as report
 
@@ -74,6 +80,12 @@ def _run_study(arguments: Sequence[str]) -> int:
 
 
 COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = MappingProxyType(
-    {"audit": _run_audit, "data": _run_data, "report": _run_report, "study": _run_study}
+    {
+        "audit": _run_audit,
+        "data": _run_data,
+        "predict": _run_predict,
+        "report": _run_report,
+        "study": _run_study,
+    }
 )
 """The function of each subcommand; it takes the arguments after the name, returns the status."""

@@ -18,10 +18,11 @@ FedQuorum decides which clients take part, how often each one counts, and how mu
 
   fedquorum audit DIR                     replay every decision from the records
   fedquorum data KEY=VALUE ...            show each client's data before any training
+  fedquorum predict DIR ROWS              predict with the model of a run
   fedquorum report DIR ...                make a page, tables and figures of runs, or follow a run
   fedquorum study KEY=VALUE ...           find out which method helps, and by how much
 
-Each of the last four has its own --help.
+Each of the last five has its own --help.
 
 On CPUs of one kind, runs with the same settings and seed have the same bits, with any number of
 nodes, resumed or not (docs/reliability.md).

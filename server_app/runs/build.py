@@ -15,6 +15,7 @@ from fedquorum.rules.composition import RuleSet
 from fedquorum.rules.hooks import NO_HOOKS, Hooks
 from fedquorum.server.quorum import Quorum
 from flwr.app import ArrayRecord
+from torch import nn
 
 from client_app.data import FederatedData
 from client_app.data.held_out import select_held_out_clients
@@ -177,5 +178,9 @@ def build_initial_arrays(settings: Settings, data: FederatedData) -> ArrayRecord
     SettingsError
         If the model, the loss or the metric does not fit the data.
     """
-    model = build_model_for(settings, data)
+    return encode_model(build_model_for(settings, data))
+
+
+def encode_model(model: nn.Module) -> ArrayRecord:
+    """Return a model as arrays, named as in its state_dict."""
     return encode_arrays({name: t.numpy() for name, t in model.state_dict().items()})

@@ -26,6 +26,7 @@ from rich.console import Console
 from client_app.data import FederatedData, load_data
 from client_app.data.describe import describe_data
 from client_app.data.summary import DataSummary
+from client_app.models import build_model_for
 from client_app.node.agreement import encode_scales
 from client_app.training.numerics import NumericsInfo
 from conf import ComposedConfig, Settings
@@ -34,9 +35,9 @@ from server_app.engines.in_process import InProcessGrid, SimulationGrid
 from server_app.runs.agreement import agree_on_scales
 from server_app.runs.build import (
     build_hooks,
-    build_initial_arrays,
     build_population,
     build_strategy,
+    encode_model,
 )
 from server_app.runs.counted_rates import compute_counted_rates
 from server_app.runs.display import (
@@ -47,6 +48,7 @@ from server_app.runs.display import (
     format_final_message,
 )
 from server_app.runs.first_lines import list_evaluated_groups, list_first_lines
+from server_app.runs.model_card import ModelCardWriter, describe_class
 from server_app.runs.numerics import build_manifest_entry, check_numerics, detect_numerics
 from server_app.runs.privacy import (
     PrivacyLedger,
@@ -97,9 +99,10 @@ def run_rounds(
     rates = compute_counted_rates(settings, rules, population, data)
     has_names = settings.data.names and data.num_clients <= MAX_NAMED_CLIENTS
     names = ClientNames.from_list(data.client_names, recorded=settings.data.names)
-    hooks = build_hooks(settings, data.num_clients)
-    strategy = build_strategy(composed, population, rates, hooks, names)
-    arrays = build_initial_arrays(settings, data)
+    strategy = build_strategy(
+        composed, population, rates, build_hooks(settings, data.num_clients), names
+    )
+    arrays, model_class = _build_model(settings, data)
     check_private_model(settings.privacy, decode_arrays(arrays))
     console = Console(force_jupyter=False)  # prints to sys.stdout, which others can redirect
     numerics = _get_numerics(composed, data, grid)
@@ -115,8 +118,8 @@ def run_rounds(
     )
     spent = _compute_privacy_spent(directory, start, settings, len(population.clients))
     summary = describe_data(data, list_evaluated_groups(population), names=has_names)
-    spec = _build_display_spec(settings, strategy, summary)
     _print_lines(console, list_first_lines(composed, summary))
+    spec = _build_display_spec(settings, strategy, summary)
     with create_run_writer(
         directory,
         composed,
@@ -135,9 +138,15 @@ def run_rounds(
         save_population = partial(
             records.save_population, population, rates, columns=strategy.rules.hooks.columns
         )
-        callbacks: list[RunCallback] = [checkpoints] if ledger is None else [ledger, checkpoints]
-        if has_names:
-            callbacks.append(NameRecorder(records.directory, strategy, save_population))
+        card = ModelCardWriter(
+            records, composed, data, summary, model_class, strategy.rules.trains_local_models
+        )
+        callbacks: list[RunCallback] = [
+            *([] if ledger is None else [ledger]),
+            checkpoints,
+            card,
+            *([NameRecorder(records.directory, strategy, save_population)] if has_names else []),
+        ]
         build_record = partial(
             build_round_record,
             get_rates=None if rates is None else rates.get_rates,
@@ -149,25 +158,27 @@ def run_rounds(
         try:
             if to_run.start == 1:
                 save_population(names=names)
-            totals = reduce(RunTotals.add_round, runner.start(), RunTotals())
+            earlier = runner.start()
+            card.add_rounds(earlier)
+            totals = reduce(RunTotals.add_round, earlier, RunTotals())
             with Display(console, settings.rounds, _get_title(settings), spec, totals) as display:
                 callbacks.append(display)  # last: the records of a round that it shows are written
                 runner.run(strategy.build_waiting_grid(grid), lambda: encode_scales(scales))
         finally:
             _save_models(runner)
+            card.save()
         _stop_early(records, settings, to_run, console)
         _check_any_update(display)
-    table = build_final_table(
-        display.totals,
-        _get_title(settings),
-        spec,
-        None if ledger is None else ledger.facts,
-        records.admission_counts,
-    )
-    console.print(table)
     console.print(
-        format_final_message(records.directory), soft_wrap=True, markup=False, highlight=False
+        build_final_table(
+            display.totals,
+            _get_title(settings),
+            spec,
+            None if ledger is None else ledger.facts,
+            records.admission_counts,
+        )
     )
+    _print_lines(console, [format_final_message(records.directory)])
     return records.directory
 
 
@@ -188,6 +199,12 @@ def _check_any_update(display: Display) -> None:
             f"no client's update counted in any of {totals.rounds} rounds, so the model is the "
             f"initial one; {display.last_problem or 'the reasons are in clients/'}"
         )
+
+
+def _build_model(settings: Settings, data: FederatedData) -> tuple[ArrayRecord, str]:
+    """Return the initial model as arrays, and the import path of its class."""
+    model = build_model_for(settings, data)
+    return encode_model(model), describe_class(model)
 
 
 def _compute_round_range(settings: Settings, start: Checkpoint | None) -> range:

@@ -21,6 +21,8 @@ from client_app.data.base import (
     infer_target,
     select_split,
 )
+from client_app.data.coding.arrays import ArrayCoding
+from client_app.data.coding.base import Coding
 from client_app.data.summary import NO_SCALES, DataSummary
 from client_app.losses import (
     BinaryCrossEntropy,
@@ -59,6 +61,10 @@ class Data:
 
     client_names: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
+
+    @property
+    def coding(self) -> Coding:
+        return ArrayCoding(self.input_shape, "float32")
 
     @property
     def target(self) -> Target:

@@ -32,6 +32,7 @@ def test_a_run_prints_where_its_results_are(shell: Shell) -> None:
         "clients",
         "evaluations",
         "model.safetensors",
+        "model_card.json",
         "tensorboard",
     }
     again = shell("fedquorum", "rounds=2", "hydra.run.dir=here")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from client_app.data.base import IGNORE_INDEX, Labels, LazyArray, RowIndex, Samples, Targets
+from client_app.data.coding.base import Coding
 from client_app.data.moments import Numbers
 from client_app.data.scaling import NumberScale
 from client_app.data.split import RowDivision, Rows
@@ -56,7 +57,8 @@ class LabeledArrays:
     does, ``build_for_training`` returns the arrays for the clients' training rows, with the same
     row numbers. ``build_for_clients`` does so for the arrays and the rows that each client trains
     on, validates and tests on, where only the partition tells the clients. ``agreed`` has the
-    columns whose scale depends on the rows of all clients.
+    columns whose scale depends on the rows of all clients. ``coding`` is how rows became the
+    samples; None if they are arrays in the source itself.
 
     ``summary`` describes data of which the arrays do not tell all, such as the names of a table's
     columns. Without it, ``files_passed_over`` and ``warnings`` are parts of the summary; see
@@ -86,6 +88,7 @@ class LabeledArrays:
     summary: DataSummary | None = None
     files_passed_over: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    coding: Coding | None = None
 
     @property
     def has_classes(self) -> bool:

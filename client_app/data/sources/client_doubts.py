@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from client_app.data.base import Labels
-from client_app.data.sources.cell_forms import Mask
+from client_app.data.coding.cell_forms import Mask
 from client_app.data.sources.client_table import ClientTable, abbreviate_names
 from client_app.data.sources.column_types import ROW_NUMBER_NAME
 

@@ -8,13 +8,10 @@ import numpy as np
 from fedquorum.errors import DataError
 
 from client_app.data.base import Inputs, Labels, Targets
+from client_app.data.coding.cell_forms import Mask
+from client_app.data.coding.cells import Value, format_value
 from client_app.data.moments import Numbers
-from client_app.data.sources.cell_forms import Mask
-from client_app.data.sources.cells import format_value
 from client_app.data.split import RowDivision
-
-Value = str | int | float | bool | None
-"""A value of a column: of the settings, or a text of the file; None for a missing one."""
 
 MAX_NAMES = 5
 
@@ -166,7 +163,7 @@ class ClientTable:
             dropped_clients=few,
         )
 
-    def drop_unseen_values(self, train_rows: Labels) -> tuple[Inputs, dict[str, int]]:
+    def drop_unseen_values(self, train_rows: Labels) -> tuple[Inputs, dict[str, tuple[Value, ...]]]:
         """Return the flags (n, q) without values that no training row has.
 
         Such a value is another value: it has no flag, or that of the other values if the column has
@@ -175,26 +172,26 @@ class ClientTable:
         Returns
         -------
         array of float32
-        dict of str to int
-            The columns with such values, and how many.
+        dict of str to tuple
+            The columns with such values, and which.
         """
         unseen: Mask = self.categories[train_rows].max(axis=0, initial=0) == 0
         if not unseen.any():
             return self.categories, {}
-        flags, first, counts = self.categories.copy(), 0, {}
+        flags, first, found = self.categories.copy(), 0, {}
         for name, values in self.schema.categories.items():
             column = np.arange(first, first + len(values))
             first += len(values)
             lost = column[unseen[column]]
             if not len(lost):
                 continue
-            counts[name] = len(lost)
+            found[name] = tuple(values[i] for i in lost - column[0])
             is_lost = flags[:, lost].max(axis=1) > 0
             flags[:, lost] = 0
             if name in self.schema.others:
                 other = column[values.index(self.schema.others[name])]
                 flags[is_lost, other] = not unseen[other]
-        return flags, counts
+        return flags, found
 
 
 def require_rows(table: ClientTable, min_samples: int | None) -> ClientTable:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from client_app.data.base import Labels
-from client_app.data.sources.cells import Cells, Column, match_dates
+from client_app.data.coding.cells import Cells, Column, match_dates
 
 MIN_ROWS = 20
 """With fewer rows the frequency of values is not conclusive."""

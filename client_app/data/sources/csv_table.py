@@ -11,20 +11,23 @@ from fedquorum.errors import DataError, suggest_name, to_one_line
 from fedquorum.sanitize import abbreviate, sanitize
 
 from client_app.data.base import Labels, Targets
-from client_app.data.moments import Numbers
-from client_app.data.sources.categories import CategoryColumn, build_flags
-from client_app.data.sources.cell_forms import NUMBER, Mask, match_cells
-from client_app.data.sources.cells import (
+from client_app.data.coding.cell_forms import NUMBER, Mask, match_cells
+from client_app.data.coding.cells import (
     Cells,
     Column,
+    Value,
     format_value,
+    is_number_type,
     parse_column,
 )
+from client_app.data.coding.stated_values import drop_missing_values, replace_values
+from client_app.data.moments import Numbers
+from client_app.data.overrides import format_override, list_replacements
+from client_app.data.sources.categories import CategoryColumn, build_flags
 from client_app.data.sources.client_doubts import doubt_clients, doubt_groups
 from client_app.data.sources.client_table import (
     ClientTable,
     TableSchema,
-    Value,
     abbreviate_names,
     require_rows,
 )
@@ -32,15 +35,8 @@ from client_app.data.sources.column_types import MIN_ROWS, find_exclusion_reason
 from client_app.data.sources.doubts import doubt_inputs, doubt_names, is_missing_like
 from client_app.data.sources.labels import find_names
 from client_app.data.sources.odd_cells import count_invalid_cells, describe_odd_cells
-from client_app.data.sources.overrides import format_override, list_replacements
 from client_app.data.sources.split_columns import read_division
-from client_app.data.sources.stated_values import drop_missing_values, replace_values
-from client_app.data.sources.table_files import (
-    TableOrigin,
-    add_test_files,
-    is_number_type,
-    read_files,
-)
+from client_app.data.sources.table_files import TableOrigin, add_test_files, read_files
 from conf.schema.data import CsvSettings
 
 MAX_CLASSES_UNQUESTIONED = 10

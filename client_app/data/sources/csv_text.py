@@ -13,12 +13,11 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
+from client_app.data.coding.cells import clean_column, clean_text
 from client_app.data.sources.file_rows import (
     NUM_FIRST_ROWS,
     FileRows,
     check_title,
-    clean_column,
-    clean_text,
     name_columns,
     shorten,
 )

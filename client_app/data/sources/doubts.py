@@ -8,13 +8,13 @@ import pyarrow as pa
 from fedquorum.sanitize import abbreviate
 
 from client_app.data.base import Labels
+from client_app.data.coding.cell_forms import NUMBER, match_cells
+from client_app.data.coding.cells import MISSING_WORDS, OPEN_WORDS, Column
 from client_app.data.moments import Numbers
+from client_app.data.overrides import format_override
 from client_app.data.sources.categories import CategoryColumn
-from client_app.data.sources.cell_forms import NUMBER, match_cells
-from client_app.data.sources.cells import MISSING_WORDS, OPEN_WORDS, Column
 from client_app.data.sources.client_table import abbreviate_names
 from client_app.data.sources.labels import find_similar_names
-from client_app.data.sources.overrides import format_override
 
 MAX_PAIRS = 3
 MAX_MERGED = 6

@@ -1,6 +1,5 @@
 """Name the columns of one file's rows, whatever the format of the file."""
 
-import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,11 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-BLANKS = (
-    " \t\r\n\v\f\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
-    "\u200b\u202f\u205f\u2060\u3000\ufeff"
-)
-"""The signs that are trimmed from cells, among them no-break, thin and zero-width spaces."""
+from client_app.data.coding.cells import clean_text
 
 INDEX_NAMES = {"Unnamed: 0", "__index_level_0__", "level_0"}
 """The names that pandas gives to an index without one."""
@@ -50,22 +45,6 @@ class FileRows:
 
 
 Rows = TypeVar("Rows", bound=FileRows)
-
-
-def clean_text(text: str) -> str:
-    """Return a text as in the cells of a table: without blanks around it, and in Unicode's NFC."""
-    return unicodedata.normalize("NFC", text.strip(BLANKS))
-
-
-def clean_column(column: Any, *, is_ascii: bool = False) -> Any:
-    """Return a column of text with clean cells, and null for empty ones."""
-    trimmed = pc.utf8_trim(column, characters=BLANKS)
-    if not is_ascii:
-        trimmed = pc.utf8_normalize(trimmed, form="NFC")
-    empty = pc.equal(trimmed, "")
-    return pc.if_else(empty, pa.scalar(None, pa.string()), trimmed) if pc.any(empty).as_py() else (
-        trimmed
-    )  # fmt: skip
 
 
 def check_title(first_rows: Sequence[tuple[str, Sequence[str]]]) -> None:

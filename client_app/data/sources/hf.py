@@ -17,12 +17,15 @@ from fedquorum.sanitize import abbreviate
 from numpy.typing import NDArray
 
 from client_app.data.base import Labels, LazyArray, RowIndex, Samples, Targets
+from client_app.data.coding.base import Coding
+from client_app.data.coding.images import ImageCoding
+from client_app.data.coding.media import check_header, get_upright_size, to_pixels
+from client_app.data.coding.text import WordCoding
+from client_app.data.coding.vocabulary import hash_texts
 from client_app.data.sources.base import LabeledArrays, count_classes
 from client_app.data.sources.client_table import ClientTable
 from client_app.data.sources.csv_table import build_client_table
 from client_app.data.sources.hub import HubSplits, load_hub_splits
-from client_app.data.sources.media import check_header, get_upright_size, to_pixels
-from client_app.data.sources.text import hash_texts
 from client_app.data.sources.validate import validate_inputs, validate_labels, validate_numbers
 from client_app.data.split import Rows
 from conf.schema.data import CsvSettings, HfSettings
@@ -107,6 +110,7 @@ def _build_arrays(splits: HubSplits, settings: HfSettings) -> LabeledArrays:
         x_test=x[-1],
         num_tokens=num_tokens,
         warnings=tuple(cut),
+        coding=_build_coding(x[0], columns, settings),
         **_read_labels(data_splits, columns, settings),
     )
 
@@ -139,6 +143,17 @@ def _check_unused(kind: str, settings: HfSettings) -> None:
                     f"data.{key} must be left out where data.features are no {other}s but "
                     f"{kind}s, got {getattr(settings, key)!r}"
                 )
+
+
+def _build_coding(
+    samples: Samples | LazyArray, columns: _Columns, settings: HfSettings
+) -> Coding | None:
+    """Return how the features become samples; None if they are arrays."""
+    if isinstance(samples, HubImages):
+        return ImageCoding(samples.size, samples.mode, samples.fit)
+    if columns.kind == "text":
+        return WordCoding(columns.features, settings.length, settings.vocabulary_size)
+    return None
 
 
 # --- columns ------------------------------------------------------------------------------------
@@ -262,13 +277,13 @@ class HubImages:
         self._rows = rows.select_columns([column]).cast_column(column, Image(decode=False))
         self._column = column
         self._path = settings.path
-        self._fit = "exact" if settings.image_size is None else "stretch"
+        self.fit = "exact" if settings.image_size is None else "stretch"
         self._gray_only = settings.image_mode is None
         first = self._decode(0, self._rows[0][column])
         height, width = settings.image_size or (first.height, first.width)
-        self._mode = settings.image_mode or ("L" if first.mode in GRAY_MODES else "RGB")
-        self._size = (int(height), int(width))
-        self.shape = (len(rows), *self._size, *(() if self._mode == "L" else (len("RGB"),)))
+        self.mode = settings.image_mode or ("L" if first.mode in GRAY_MODES else "RGB")
+        self.size = (int(height), int(width))
+        self.shape = (len(rows), *self.size, *(() if self.mode == "L" else (len("RGB"),)))
 
     def __len__(self) -> int:
         """Return n, the number of images."""
@@ -282,7 +297,7 @@ class HubImages:
         for index, (row, file) in enumerate(zip(selected.tolist(), files, strict=True)):
             image = self._decode(row, file)
             self._check_header(row, image)
-            pixels[index] = to_pixels(image.convert(self._mode), self._size)
+            pixels[index] = to_pixels(image.convert(self.mode), self.size)
         return pixels
 
     def check(self, rows: NDArray[np.int64]) -> None:
@@ -313,13 +328,13 @@ class HubImages:
             ) from None
 
     def _check_header(self, row: int, image: Any) -> None:
-        if self._gray_only and self._mode == "L" and image.mode not in GRAY_MODES:
+        if self._gray_only and self.mode == "L" and image.mode not in GRAY_MODES:
             raise DataError(
                 "data.image_mode must be L or RGB where not all images are like the first, which "
                 f"is gray, got {self._describe_row(row)} of Pillow's mode {image.mode}"
             )
         found = get_upright_size(image)
-        check_header(image.mode, found, self._size, self._fit, self._describe_row(row))
+        check_header(image.mode, found, self.size, self.fit, self._describe_row(row))
 
     def _describe_row(self, row: int) -> str:
         return f"row {row} of {self._column} of {self._path}"

@@ -10,8 +10,9 @@ import numpy as np
 from fedquorum.errors import DataError, to_one_line
 
 from client_app.data.base import Labels
+from client_app.data.coding.images import ImageCoding
+from client_app.data.coding.media import ImageFiles, read_image_size
 from client_app.data.sources.base import LabeledArrays, build_pooled_arrays
-from client_app.data.sources.media import ImageFiles, read_image_size
 from client_app.data.sources.prepared import is_hidden
 from conf.schema.data import ImageFolderSettings
 
@@ -91,6 +92,7 @@ def _read(path: Path, settings: ImageFolderSettings, *, natural: bool) -> Labele
         "client_names": tuple(names),
         "class_names": tuple(classes),
         "files_passed_over": dict(_sort_counts(passed_over)),
+        "coding": ImageCoding((int(height), int(width)), "RGB", fit),
     }
     if not has_splits:
         return build_pooled_arrays(samples[0], labels[0], len(classes), **others)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from client_app.data.base import Labels
-from client_app.data.sources.cells import Cells
+from client_app.data.coding.cells import Cells
 
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,300}")
 _DIGITS = re.compile(r"[+-]?[0-9]+(?:\.0*)?")

@@ -12,16 +12,16 @@ from fedquorum.errors import DataError, to_one_line
 from numpy.typing import NDArray
 
 from client_app.data.base import IGNORE_INDEX, Targets
-from client_app.data.sources.base import (
-    LabeledArrays,
-    build_pooled_arrays,
-    count_classes,
-)
-from client_app.data.sources.vocabulary import (
+from client_app.data.coding.vocabulary import (
     PADDING_ID,
     UNKNOWN_ID,
     Vocabulary,
     select_common_tokens,
+)
+from client_app.data.sources.base import (
+    LabeledArrays,
+    build_pooled_arrays,
+    count_classes,
 )
 from conf.schema.data import LeafSettings
 

@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 from fedquorum.errors import DataError
 
-from client_app.data.sources.cell_forms import describe_cell
-from client_app.data.sources.cells import Column
+from client_app.data.coding.cell_forms import describe_cell
+from client_app.data.coding.cells import Column
+from client_app.data.overrides import format_override
 from client_app.data.sources.client_table import abbreviate_names
-from client_app.data.sources.overrides import format_override
 from client_app.data.sources.table_files import TableOrigin
 from conf.schema.data import CsvSettings
 

@@ -13,7 +13,8 @@ from fedquorum.errors import DataError
 from pandas.tseries.api import guess_datetime_format
 
 from client_app.data.base import Labels
-from client_app.data.sources.table_files import TableOrigin, is_number_type
+from client_app.data.coding.cells import is_number_type
+from client_app.data.sources.table_files import TableOrigin
 from client_app.data.split import RowDivision
 from conf.schema.data import CsvSettings
 

@@ -11,7 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from client_app.data.base import Labels
-from client_app.data.sources.file_rows import FileRows, clean_text
+from client_app.data.coding.cells import clean_text, is_number_type
+from client_app.data.sources.file_rows import FileRows
 from client_app.data.sources.find_files import (
     MAX_LISTED,
     FoundFile,
@@ -258,13 +259,4 @@ def _merge_column(columns: Sequence[Any]) -> Any:
         columns = [column.cast(*types) for column in columns]
     return pa.chunked_array(
         [chunk for column in columns for chunk in column.chunks], columns[0].type
-    )
-
-
-def is_number_type(kind: Any) -> bool:
-    """Return whether a column type holds numbers; true and false are 1 and 0."""
-    types = pa.types
-    return any(
-        matches(kind)
-        for matches in (types.is_integer, types.is_floating, types.is_boolean, types.is_null)
     )

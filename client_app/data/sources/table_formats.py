@@ -14,14 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from client_app.data.coding.cells import clean_column
 from client_app.data.sources.csv_text import GZIP_BEGIN, read_csv_file
-from client_app.data.sources.file_rows import (
-    NUM_FIRST_ROWS,
-    FileRows,
-    check_title,
-    clean_column,
-    name_columns,
-)
+from client_app.data.sources.file_rows import NUM_FIRST_ROWS, FileRows, check_title, name_columns
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
 PARQUET_BEGIN = b"PAR1"

@@ -9,21 +9,17 @@ import numpy as np
 import pyarrow as pa
 from fedquorum.errors import DataError, to_one_line
 from fedquorum.sanitize import abbreviate
-from numpy.typing import NDArray
 from pyarrow import csv
 
 from client_app.data.base import IGNORE_INDEX, Labels
-from client_app.data.sources.base import LabeledArrays, build_pooled_arrays
-from client_app.data.sources.tokenizer import describe_cut_texts, tokenize_texts
-from client_app.data.sources.vocabulary import (
+from client_app.data.coding.text import SequenceCoding, WordCoding
+from client_app.data.coding.vocabulary import (
     PADDING_ID,
-    SEPARATOR_ID,
     UNKNOWN_ID,
     Vocabulary,
-    hash_token,
-    split_characters,
     split_words,
 )
+from client_app.data.sources.base import LabeledArrays, build_pooled_arrays
 from client_app.data.split import RowDivision, Rows
 from conf.schema.data import TextSettings
 
@@ -84,11 +80,14 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
         return replace(arrays, client_names=client_names)
     classes, labels = _read_classes(table, settings.target, settings.classes, path)
     groups = _find_distinct(table, settings.group_column)[1] if settings.group_column else None
-    if settings.tokenizer is None:
-        num_tokens = settings.vocabulary_size
-        x, warnings = hash_texts(texts, settings.length, num_tokens, settings.tokens)
-    else:
-        x, num_tokens, warnings = tokenize_texts(texts, settings.length, settings.tokenizer)
+    coding = WordCoding(
+        tuple(settings.text_columns),
+        settings.length,
+        settings.vocabulary_size,
+        settings.tokens,
+        settings.tokenizer,
+    )
+    x, num_tokens, warnings = coding.encode_texts(texts)
     return build_pooled_arrays(
         x,
         labels,
@@ -99,6 +98,7 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
         num_tokens=num_tokens,
         division=RowDivision(groups=groups),
         warnings=warnings,
+        coding=replace(coding, num_tokens=num_tokens),
     )
 
 
@@ -173,39 +173,6 @@ def _read_classes(
     return classes, labels
 
 
-def hash_texts(
-    texts: Sequence[Sequence[str]], length: int, size: int, tokens: str = "words"
-) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """Return the hashed tokens of all rows, (n, length), padded with 0, and a line on cut texts.
-
-    Parameters
-    ----------
-    texts : sequence of sequence of str
-        One or more texts of every row, (texts, n). Each has an equal part of the length.
-    length : int
-        Number of tokens of a row.
-    size : int
-        Number of different tokens; see ``hash_token``.
-    tokens : str
-        ``words`` or ``characters``.
-    """
-    split = split_words if tokens == "words" else split_characters
-    # Every text but the last is followed by a separator.
-    tokens_each = (length - (len(texts) - 1)) // len(texts)
-    x = np.full((len(texts[0]), length), PADDING_ID, dtype=np.int32)
-    lengths = np.empty((len(texts[0]), len(texts)), dtype=np.int64)
-    for row, row_texts in enumerate(zip(*texts, strict=True)):
-        ids: list[int] = []
-        for index, text in enumerate(row_texts):
-            words = split(text)
-            lengths[row, index] = len(words)
-            ids += [SEPARATOR_ID] * bool(ids) + [
-                hash_token(word, size) for word in words[:tokens_each]
-            ]
-        x[row, : len(ids)] = ids
-    return x, describe_cut_texts(lengths, tokens_each, length, tokens)
-
-
 def _build_next_tokens(
     texts: Sequence[str], clients: Labels, settings: TextSettings
 ) -> LabeledArrays:
@@ -231,10 +198,19 @@ def _build_next_tokens(
         num_tokens=len(vocabulary),
     )
     limit = len(vocabulary) if by_characters else settings.vocabulary_size
-    return replace(arrays, build_for_training=lambda rows: _renumber_tokens(arrays, rows, limit))
+    coding = SequenceCoding(
+        tuple(settings.text_columns), vocabulary.tokens, settings.length, by_characters
+    )
+    return replace(
+        arrays,
+        coding=coding,
+        build_for_training=lambda rows: _renumber_tokens(arrays, coding, rows, limit),
+    )
 
 
-def _renumber_tokens(arrays: LabeledArrays, rows: Rows, limit: int) -> LabeledArrays:
+def _renumber_tokens(
+    arrays: LabeledArrays, coding: SequenceCoding, rows: Rows, limit: int
+) -> LabeledArrays:
     """Renumber tokens: the most common ones of these rows get numbers below ``limit``."""
     first, following = arrays.x_train[rows][:, 0], arrays.y_train[rows]
     trained_on = np.concatenate([first, following[following != IGNORE_INDEX]])
@@ -255,4 +231,8 @@ def _renumber_tokens(arrays: LabeledArrays, rows: Rows, limit: int) -> LabeledAr
         size,
         client_train=arrays.client_train,
         num_tokens=size,
+        coding=replace(
+            coding,
+            vocabulary=tuple(coding.vocabulary[token - UNKNOWN_ID - 1] for token in numbered),
+        ),
     )

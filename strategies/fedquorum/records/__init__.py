@@ -9,6 +9,7 @@ The folder of a run holds
 ``clients/``            Parquet, one row per client selected and round: the audit trail
 ``evaluations/``        Parquet, one row per client evaluated and round
 ``model.safetensors``   the last model
+``model_card.json``     what the model is: architecture, inputs, target, metrics, settings
 ``mean_model.safetensors``  with FedAWE, the mean of the models from which clients start next
 ``checkpoints/``        the state that resumes a run after a round
 ``tensorboard/``        event files, if one of the writer's callbacks writes them

@@ -22,13 +22,14 @@ RECORD_NAMES = (
     "clients",
     "evaluations",
     "model.safetensors",
+    "model_card.json",
     "tensorboard",
 )
 
 
 RECORD_DIRS = (*TABLE_NAMES, "tensorboard")
 
-_MODEL_FILES = ("model.safetensors", "mean_model.safetensors")
+_MODEL_FILES = ("model.safetensors", "mean_model.safetensors", "model_card.json")
 _RUN_FILES = (MANIFEST_FILE, "rounds.jsonl", "population.parquet", *_MODEL_FILES)
 _NESTED_RUN_PATTERNS = tuple("*/" * depth + MANIFEST_FILE for depth in (1, 2, 3))
 """Where runs are in a folder of outputs or of a sweep."""

@@ -50,6 +50,9 @@ from .values import CorruptRecordError, read_name, to_json_number
 MODEL, MEAN_MODEL = "model.safetensors", "mean_model.safetensors"
 """The model after the last round, and the mean of the models from which clients start next."""
 
+MODEL_CARD = "model_card.json"
+"""What the model is, and how rows become its inputs."""
+
 
 def _no_regret_bound(_decisions: int, _clients: int) -> None:
     """Return the bound of a method that has none."""
@@ -350,6 +353,17 @@ class RunWriter(RunCallback):
         """
         with atomic_write(self.directory / name, durable=True) as partial:
             save_arrays(arrays, partial)
+
+    def save_model_card(self, card: Mapping[str, Any]) -> None:
+        """Write the card of the saved model atomically; its values are JSON values.
+
+        Raises
+        ------
+        RunError
+            If it cannot be written.
+        """
+        with atomic_write(self.directory / MODEL_CARD, durable=True) as partial:
+            partial.write_text(json.dumps(card, indent=1, allow_nan=False) + "\n")
 
     def _write_manifest(self) -> None:
         with atomic_write(self.directory / MANIFEST_FILE, durable=True) as partial:

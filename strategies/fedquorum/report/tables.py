@@ -640,11 +640,11 @@ def _compute_statistic_columns(
 
 def _write_csv_rows(path: Path, lines: Sequence[Mapping[str, str | float | None]]) -> None:
     """Write lines of CSV with numbers formatted by Python, so that no digit is lost."""
-    cells = [{name: _escape_csv_cell(cell) for name, cell in line.items()} for line in lines]
+    cells = [{name: escape_csv_cell(cell) for name, cell in line.items()} for line in lines]
     pd.DataFrame(cells).to_csv(path, index=False, lineterminator="\r\n")
 
 
-def _escape_csv_cell(cell: str | float | None) -> str:
+def escape_csv_cell(cell: str | float | None) -> str:
     """Prefix a text with an apostrophe if a spreadsheet would take it for a formula."""
     if isinstance(cell, str):
         return f"'{cell}" if cell.startswith(_FORMULA_PREFIXES) else cell

@@ -23,6 +23,7 @@ from fedquorum.errors import DataError
 
 from client_app.data import ClientData, FederatedData, load_data
 from client_app.data.base import Labels, PooledSplit, Split, Target, Targets
+from client_app.data.coding.base import Coding
 from client_app.data.scaling import AgreedScales
 from client_app.data.summary import DataSummary
 from client_app.simulation.availability import build_processes, compute_participation_rates
@@ -119,6 +120,18 @@ class OwnLabelsOnly:
     def summary(self) -> DataSummary:
         return self.data.summary
 
+    @property
+    def coding(self) -> Coding:
+        return self.data.coding
+
+    @property
+    def client_names(self) -> tuple[str, ...] | None:
+        return self.data.client_names
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        return self.data.class_names
+
     @cached_property
     def priority(self) -> tuple[int, ...]:
         raise AssertionError("who has priority is not the client's to know")
@@ -138,14 +151,6 @@ class OwnLabelsOnly:
     @property
     def scales(self) -> AgreedScales:
         return self.data.scales
-
-    @property
-    def client_names(self) -> tuple[str, ...] | None:
-        return self.data.client_names
-
-    @property
-    def class_names(self) -> tuple[str, ...] | None:
-        return self.data.class_names
 
     @property
     def target(self) -> Target:

@@ -127,6 +127,7 @@ OURS = (
     "model.safetensors",
     "mean_model.safetensors",
     ".model.safetensors.part",
+    "model_card.json",
     "clients/part-00000.parquet",
     "clients/part-00001.parquet",
     "evaluations/.part-00003.parquet.part",

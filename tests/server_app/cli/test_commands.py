@@ -58,7 +58,7 @@ def test_an_unknown_command_is_refused(
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("fedquorum: the first word must be audit, data, report, study, a flag, ")
+    assert err.startswith("fedquorum: the first word must be audit, data, predict, report, study, ")
     assert err.endswith(f"{hint}\n")
     assert err.count("\n") == 1
 

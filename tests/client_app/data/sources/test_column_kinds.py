@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from client_app.data.sources.cells import parse_column
+from client_app.data.coding.cells import parse_column
 from client_app.data.sources.column_types import (
     DATES,
     NAMES,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from client_app.data.overrides import format_override, list_replacements
 from client_app.data.sources.client_table import ClientTable
 from client_app.data.sources.csv_table import read_csv_table
-from client_app.data.sources.overrides import format_override, list_replacements
 from conf.compose import compose_settings
 from conf.schema.data import CsvSettings
 

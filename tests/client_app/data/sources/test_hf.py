@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from PIL import Image as Pillow
 
 from client_app.data import FederatedData, load_data
+from client_app.data.coding.vocabulary import hash_texts
 from client_app.data.sources.base import LabeledArrays
 from client_app.data.sources.hf import load_hf_arrays
-from client_app.data.sources.text import hash_texts
 from conf.compose import compose_settings
 from conf.schema.data import CsvSettings, HfSettings, NpzSettings
 from tests.builders_hf import (

@@ -10,14 +10,14 @@ import pytest
 from fedquorum.errors import DataError, SettingsError
 
 from client_app.data import load_data
-from client_app.data.sources.base import LabeledArrays
-from client_app.data.sources.text import load_text_arrays
-from client_app.data.sources.vocabulary import (
+from client_app.data.coding.vocabulary import (
     Vocabulary,
     hash_token,
     select_common_tokens,
     split_words,
 )
+from client_app.data.sources.base import LabeledArrays
+from client_app.data.sources.text import load_text_arrays
 from conf.compose import compose_settings
 from conf.schema.data import TextSettings
 from tests.client_app.clients import assert_one_line

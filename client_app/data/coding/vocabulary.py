@@ -5,6 +5,9 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 PADDING_ID = 0
 UNKNOWN_ID = 1
 SEPARATOR_ID = 2
@@ -54,6 +57,7 @@ class Vocabulary:
     """
 
     def __init__(self, tokens: Sequence[str]) -> None:
+        self.tokens = tuple(tokens)
         self._ids = {token: i for i, token in enumerate(tokens, 2)}
 
     def __len__(self) -> int:
@@ -76,3 +80,64 @@ def hash_token(token: str, size: int) -> int:
     may share a number. 0 is padding, 1 unused, 2 separates texts.
     """
     return NUM_RESERVED_IDS + zlib.crc32(token.encode()) % (size - NUM_RESERVED_IDS)
+
+
+def hash_texts(
+    texts: Sequence[Sequence[str]], length: int, size: int, tokens: str = "words"
+) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """Return the hashed tokens of all rows, (n, length), padded with 0, and a line on cut texts.
+
+    Parameters
+    ----------
+    texts : sequence of sequence of str
+        One or more texts of every row, (texts, n). Each has an equal part of the length.
+    length : int
+        Number of tokens of a row.
+    size : int
+        Number of different tokens; see ``hash_token``.
+    tokens : str
+        ``words`` or ``characters``.
+    """
+    split = split_words if tokens == "words" else split_characters
+    # Every text but the last is followed by a separator.
+    tokens_each = (length - (len(texts) - 1)) // len(texts)
+    x = np.full((len(texts[0]), length), PADDING_ID, dtype=np.int32)
+    lengths = np.empty((len(texts[0]), len(texts)), dtype=np.int64)
+    for row, row_texts in enumerate(zip(*texts, strict=True)):
+        ids: list[int] = []
+        for index, text in enumerate(row_texts):
+            words = split(text)
+            lengths[row, index] = len(words)
+            ids += [SEPARATOR_ID] * bool(ids) + [
+                hash_token(word, size) for word in words[:tokens_each]
+            ]
+        x[row, : len(ids)] = ids
+    return x, describe_cut_texts(lengths, tokens_each, length, tokens)
+
+
+def describe_cut_texts(
+    lengths: NDArray[np.int64], limit: int, length: int, unit: str
+) -> tuple[str, ...]:
+    """Return a line on the texts that are cut, or none.
+
+    Parameters
+    ----------
+    lengths : array of int
+        The number of tokens of each text, (n, texts).
+    limit : int
+        The largest number that is not cut.
+    length : int
+        ``data.length``.
+    unit : str
+        The kind of tokens.
+    """
+    count = int((lengths > limit).sum())
+    if not count:
+        return ()
+    parts = f" for {lengths.shape[1]} texts" if lengths.shape[1] > 1 else ""
+    verb = "is" if count == 1 else "are"
+    line = (
+        f"{count:,} of {lengths.size:,} texts {verb} longer than {limit} {unit} and cut there "
+        f"(data.length={length}{parts}); the longest has {lengths.max():,}"
+    )
+    return (line,)

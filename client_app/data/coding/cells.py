@@ -1,5 +1,6 @@
 """Find what the cells of a column of text are: numbers, dates, words, or missing."""
 
+import unicodedata
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pandas.tseries.api import guess_datetime_format
 
-from client_app.data.sources.cell_forms import (
+from client_app.data.coding.cell_forms import (
     NUMBER,
     TIME,
     Mask,
@@ -20,7 +21,15 @@ from client_app.data.sources.cell_forms import (
     match_foreign_numbers,
     match_open_cells,
 )
-from client_app.data.sources.table_files import is_number_type
+
+BLANKS = (
+    " \t\r\n\v\f\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u200b\u202f\u205f\u2060\u3000\ufeff"
+)
+"""The signs that are trimmed from cells, among them no-break, thin and zero-width spaces."""
+
+Value = str | int | float | bool | None
+"""A value of a column: of the settings, or a text of the file; None for a missing one."""
 
 Kind = Literal["numbers", "categories", "dates", "times"]
 
@@ -131,6 +140,31 @@ class Column:
     def num_numbers(self) -> int:
         """The number of cells with a value, without the odd ones."""
         return len(self.values) - int(self.values.null_count)
+
+
+def clean_text(text: str) -> str:
+    """Return a text as in the cells of a table: without blanks around it, and in Unicode's NFC."""
+    return unicodedata.normalize("NFC", text.strip(BLANKS))
+
+
+def clean_column(column: Any, *, is_ascii: bool = False) -> Any:
+    """Return a column of text with clean cells, and null for empty ones."""
+    trimmed = pc.utf8_trim(column, characters=BLANKS)
+    if not is_ascii:
+        trimmed = pc.utf8_normalize(trimmed, form="NFC")
+    empty = pc.equal(trimmed, "")
+    return pc.if_else(empty, pa.scalar(None, pa.string()), trimmed) if pc.any(empty).as_py() else (
+        trimmed
+    )  # fmt: skip
+
+
+def is_number_type(kind: Any) -> bool:
+    """Return whether a column type holds numbers; true and false are 1 and 0."""
+    types = pa.types
+    return any(
+        matches(kind)
+        for matches in (types.is_integer, types.is_floating, types.is_boolean, types.is_null)
+    )
 
 
 def format_value(value: Any) -> str:

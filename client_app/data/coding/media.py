@@ -19,7 +19,7 @@ LYING_ORIENTATIONS = (5, 6, 7, 8)
 
 
 class ImageFiles:
-    """Images turned upright and converted to RGB, uint8 (n, height, width, 3).
+    """Images turned upright, uint8 (n, height, width, 3), or (n, height, width) if gray.
 
     Parameters
     ----------
@@ -29,15 +29,29 @@ class ImageFiles:
         Height and width.
     fit : str
         ``exact`` refuses images of another size, ``stretch`` scales both sides.
+    mode : str
+        Pillow's mode to which images are converted, ``RGB`` or ``L``.
+    setting : str
+        What names the images, for messages.
     """
 
     dtype = np.dtype(np.uint8)
 
-    def __init__(self, paths: Sequence[Path], size: tuple[int, int], *, fit: str = "exact") -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        size: tuple[int, int],
+        *,
+        fit: str = "exact",
+        mode: str = "RGB",
+        setting: str = "data.path",
+    ) -> None:
         self._paths = paths
         self._size = size
         self._fit = fit
-        self.shape = (len(paths), *size, NUM_RGB_CHANNELS)
+        self._mode = mode
+        self._setting = setting
+        self.shape = (len(paths), *size, *((NUM_RGB_CHANNELS,) if mode == "RGB" else ()))
 
     def __len__(self) -> int:
         """Return n, the number of images."""
@@ -62,23 +76,32 @@ class ImageFiles:
         """Open an image whose header is as required; the pixels may still be damaged."""
         try:
             with Image.open(path) as file:
-                check_header(file.mode, get_upright_size(file), self._size, self._fit, str(path))
+                found = get_upright_size(file)
+                check_header(
+                    file.mode, found, self._size, self._fit, str(path), setting=self._setting
+                )
                 yield file
         except DataError:
             raise
         except Exception as error:  # PIL raises any exception for a damaged file
             raise DataError(
-                f"data.path must lead to images, got {path}, which is damaged or no image: "
+                f"{self._setting} must lead to images, got {path}, which is damaged or no image: "
                 f"{to_one_line(error)}"
             ) from None
 
     def _read(self, path: Path) -> NDArray[np.uint8]:
         with self._open(path) as file:
-            return to_pixels(turn_upright(file).convert("RGB"), self._size)
+            return to_pixels(turn_upright(file).convert(self._mode), self._size)
 
 
 def check_header(
-    mode: str, found: tuple[int, int], size: tuple[int, int], fit: str, location: str
+    mode: str,
+    found: tuple[int, int],
+    size: tuple[int, int],
+    fit: str,
+    location: str,
+    *,
+    setting: str = "data.path",
 ) -> None:
     """Check what an image's header tells.
 
@@ -92,8 +115,8 @@ def check_header(
         The height and width of all images.
     fit : str
         See ``ImageFiles``.
-    location : str
-        The image, for messages.
+    location, setting : str
+        The image, and what names it, for messages.
 
     Raises
     ------
@@ -102,11 +125,16 @@ def check_header(
     """
     if mode in WIDE_MODES:
         raise DataError(
-            f"data.path must lead to images of 8 bits a channel, got {location} of Pillow's mode "
+            f"{setting} must lead to images of 8 bits a channel, got {location} of Pillow's mode "
             f"{mode}"
         )
     if fit == "exact" and found != size:
         height, width = size
+        if setting != "data.path":
+            raise DataError(
+                f"{setting} must lead to images of {height} x {width}, got {location} of "
+                f"{found[0]} x {found[1]}"
+            )
         raise DataError(
             f"data.image_size must be set where images differ in size (such as [{height},{width}], "
             f"the first one's, to scale all to it), got null and {location} of "

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from client_app.data.sources.overrides import format_override
+from client_app.data.overrides import format_override
 
 Mask = NDArray[np.bool_]
 

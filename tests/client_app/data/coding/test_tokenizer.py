@@ -8,7 +8,7 @@ import pytest
 from fedquorum.errors import DataError
 
 from client_app.data import load_data
-from client_app.data.sources.tokenizer import tokenize_texts
+from client_app.data.coding.tokenizer import tokenize_texts
 from client_app.models import DistilBERT, build_model_for
 from conf import SettingsError, compose_settings
 

@@ -8,7 +8,7 @@ import numpy as np
 from fedquorum.errors import DataError, to_one_line
 from numpy.typing import NDArray
 
-from client_app.data.sources.vocabulary import PADDING_ID
+from client_app.data.coding.vocabulary import PADDING_ID, describe_cut_texts
 
 
 def tokenize_texts(
@@ -46,34 +46,6 @@ def tokenize_texts(
     lengths = np.array([[len(ids)] for ids in whole["input_ids"]])
     warnings = describe_cut_texts(lengths, length, length, "tokens of data.tokenizer")
     return np.array(encoded["input_ids"], dtype=np.int32), len(tokenizer), warnings
-
-
-def describe_cut_texts(
-    lengths: NDArray[np.int64], limit: int, length: int, unit: str
-) -> tuple[str, ...]:
-    """Return a line on the texts that are cut, or none.
-
-    Parameters
-    ----------
-    lengths : array of int
-        The number of tokens of each text, (n, texts).
-    limit : int
-        The largest number that is not cut.
-    length : int
-        ``data.length``.
-    unit : str
-        The kind of tokens.
-    """
-    count = int((lengths > limit).sum())
-    if not count:
-        return ()
-    parts = f" for {lengths.shape[1]} texts" if lengths.shape[1] > 1 else ""
-    verb = "is" if count == 1 else "are"
-    line = (
-        f"{count:,} of {lengths.size:,} texts {verb} longer than {limit} {unit} and cut there "
-        f"(data.length={length}{parts}); the longest has {lengths.max():,}"
-    )
-    return (line,)
 
 
 def _load_tokenizer(folder: str) -> Any:

@@ -9,7 +9,7 @@ from fedquorum.errors import DataError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_app.data.sources.cells import parse_column
+from client_app.data.coding.cells import parse_column
 from client_app.data.sources.client_table import ClientTable
 from client_app.data.sources.csv_table import read_csv_table
 from conf.schema.data import CsvSettings

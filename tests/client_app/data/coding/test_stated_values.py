@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from fedquorum.errors import DataError
 
+from client_app.data.coding.stated_values import match_values
 from client_app.data.sources.client_table import ClientTable
 from client_app.data.sources.csv_table import read_csv_table
-from client_app.data.sources.stated_values import match_values
 from conf.schema.data import CsvSettings
 
 TEXTS = ["1", "1.0", "01", "1E0", "+1", "true", "TRUE", "12345678901234567890", "-0.50"]

@@ -1,0 +1,1 @@
+"""Describe how rows become a model's inputs, in training and long after it."""
