@@ -31,8 +31,10 @@ NOT_READ = ("strategies/fedquorum/py.typed", "strategies/fedquorum/report/templa
 
 @pytest.fixture(scope="module")
 def sources() -> dict[str, Path]:
-    """Return the files of a clean checkout."""
+    """Return the files that ``git archive`` of docs/releasing.md takes from a clean checkout."""
     words = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    words += ["--", ".", ":!tests", ":!benchmarks"]
+    assert "':!tests' ':!benchmarks'" in (ROOT / "docs" / "releasing.md").read_text()
     names = subprocess.check_output(words, text=True).split("\0")
     return {name: ROOT / name for name in names if (ROOT / name).is_file()}
 

@@ -330,11 +330,9 @@ class ClientwiseData(ABC):
         """Return the data of one client."""
 
     @property
+    @abstractmethod
     def coding(self) -> "Coding":
-        """How rows become inputs: they are arrays already."""
-        from client_app.data.coding.arrays import ArrayCoding
-
-        return ArrayCoding(self.input_shape, "float32")
+        """How rows become inputs."""
 
     @property
     def summary(self) -> DataSummary:

@@ -134,7 +134,7 @@ def _find_clients(
     setting: str, given: Sequence[Any], num_clients: int, names: Sequence[str] | None, form: str
 ) -> list[int]:
     """Return the ids of clients that a setting gives by id or by name, in its order."""
-    known = ClientNames(dict(enumerate(names or ())))
+    known = ClientNames.clean(dict(enumerate(names or ())))
     try:
         found = [known.find(one, num_clients, setting, f"{setting}={form}") for one in given]
     except ParameterError as error:

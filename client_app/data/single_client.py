@@ -22,9 +22,7 @@ from client_app.data.partitioned import build_client_data, split_single_client
 from client_app.data.priority import select_priority_clients
 from client_app.data.scaling import AgreedScales
 from client_app.data.sources.base import LabeledArrays
-from client_app.data.sources.client_table import TableSchema
 from client_app.data.summary import DataSummary
-from client_app.data.tabular import build_table_coding
 from conf.schema.data import (
     CsvSettings,
     DataSettings,
@@ -185,6 +183,9 @@ def load_device_arrays(
 def _build_agreed_coding(settings: OnDeviceSettings, input_shape: tuple[int, ...]) -> Coding:
     """Return the part of the coding that all clients share: the scales stay on the devices."""
     if isinstance(settings, CsvSettings):
+        from client_app.data.sources.client_table import TableSchema
+        from client_app.data.tabular import build_table_coding
+
         schema = TableSchema.from_settings(settings.columns)
         return build_table_coding(schema, settings, TableScaling("device"))
     if isinstance(settings, ImageFolderSettings):
@@ -198,6 +199,8 @@ def _get_agreed_properties(
 ) -> tuple[tuple[int, ...], int, Target, tuple[str, ...] | None]:
     """Return the shape of an input, the number of classes, the kind of target, and class names."""
     if isinstance(settings, CsvSettings):
+        from client_app.data.sources.client_table import TableSchema
+
         agreed = TableSchema.from_settings(settings.columns)
         classes = agreed.classes
         kind: Target = "class" if classes else "number"

@@ -34,6 +34,8 @@ from fedquorum.rng import make_generator
 from fedquorum.rules.rounding import round_half_even
 
 from client_app.data.base import ClientData, ClientwiseData, Inputs, Labels, Target
+from client_app.data.coding.arrays import ArrayCoding
+from client_app.data.coding.base import Coding
 from client_app.data.priority import find_priority_list, sample_priority
 from client_app.data.split import split_validation
 from conf.schema.data import SynthSettings
@@ -65,6 +67,11 @@ class SynthData(ClientwiseData):
         else:
             self.priority = find_priority_list(settings.priority, self.num_clients, None)
         self._non_priority = [k for k in range(self.num_clients) if k not in set(self.priority)]
+
+    @property
+    def coding(self) -> Coding:
+        """The rows are arrays already."""
+        return ArrayCoding(self.input_shape, "float32")
 
     def get_client(self, client: int) -> ClientData:
         """Return the data of one client."""

@@ -6,7 +6,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from client_app.data.coding.cells import Value
 from client_app.data.coding.table import (
     CategoryCoding,
     ClientScale,
@@ -14,6 +13,7 @@ from client_app.data.coding.table import (
     TableScaling,
     join_inputs,
 )
+from client_app.data.coding.values import Value
 from client_app.data.moments import Numbers
 from client_app.data.overrides import list_replacements
 from client_app.data.scaling import NumberScale

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from fedquorum.audit.check import audit_run
-from fedquorum.errors import SettingsError
+from fedquorum.errors import RunError, SettingsError
 from fedquorum.registry import NAMED_STRATEGIES
 from fedquorum.report.chart_spec import LineChart
 from fedquorum.report.experiment import build_experiments
@@ -102,7 +102,9 @@ def test_a_reply_without_simulated_seconds_is_rejected(
 ) -> None:
     """A node without simulated response times can be neither early nor late."""
     monkeypatch.setattr(Node, "get_mods", lambda *_: [])
-    rounds = run(tmp_path / "run", *FEDAVG, "rounds=2")
+    with pytest.raises(RunError, match=r"no client's update .* its reply says no simulated sec"):
+        run(tmp_path / "run", *FEDAVG, "rounds=2")
+    rounds = read_rounds(tmp_path / "run")
     assert [line["rejected"] for line in rounds] == [8, 8]
     assert {row["reason"] for row in read_rows(tmp_path / "run")} == {
         "its reply says no simulated seconds"

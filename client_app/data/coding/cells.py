@@ -21,15 +21,13 @@ from client_app.data.coding.cell_forms import (
     match_foreign_numbers,
     match_open_cells,
 )
+from client_app.data.coding.values import format_value
 
 BLANKS = (
     " \t\r\n\v\f\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u200b\u202f\u205f\u2060\u3000\ufeff"
 )
 """The signs that are trimmed from cells, among them no-break, thin and zero-width spaces."""
-
-Value = str | int | float | bool | None
-"""A value of a column: of the settings, or a text of the file; None for a missing one."""
 
 Kind = Literal["numbers", "categories", "dates", "times"]
 
@@ -165,11 +163,6 @@ def is_number_type(kind: Any) -> bool:
         matches(kind)
         for matches in (types.is_integer, types.is_floating, types.is_boolean, types.is_null)
     )
-
-
-def format_value(value: Any) -> str:
-    """Return a value as text, whole numbers without a decimal point."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def parse_column(column: Any, kind: Literal["numbers", "categories"] | None = None) -> Column:

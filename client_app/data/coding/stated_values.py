@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 
 from client_app.data.base import Labels
 from client_app.data.coding.cell_forms import match_cells
-from client_app.data.coding.cells import Cells, format_value
+from client_app.data.coding.cells import Cells
+from client_app.data.coding.values import format_value
 
 PLAIN_NUMBER = r"[+-]?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?"
 """A number without leading zeros or an exponent, to which a number of the settings may be equal."""

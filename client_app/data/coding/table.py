@@ -9,22 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-import pyarrow as pa
 from fedquorum.errors import DataError, SettingsError, suggest_name
 from fedquorum.sanitize import sanitize
 
 from client_app.data.base import Inputs, Labels
 from client_app.data.coding.base import Coding, EncodedRows
-from client_app.data.coding.cell_forms import describe_cell
-from client_app.data.coding.cells import (
-    Cells,
-    Value,
-    clean_column,
-    clean_text,
-    format_value,
-    parse_column,
-)
-from client_app.data.coding.stated_values import drop_missing_values, match_values, replace_values
+from client_app.data.coding.values import UNKNOWN, Value, format_value
 from client_app.data.moments import Numbers
 from client_app.data.overrides import list_replacements
 from client_app.data.scaling import NumberScale
@@ -34,10 +24,6 @@ SCALING_KINDS: Sequence[ScalingKind] = ("none", "client", "agreed", "device")
 MAX_NAMES = 5
 MAX_STATISTICS = 200_000
 """The most numbers of clients' scales in a model card; with more it has their mean alone."""
-
-ROWS_REQUIRED = (
-    "the rows must be a DataFrame, a dict of columns, the dict of a row, or a list of such"
-)
 
 
 @dataclass(frozen=True)
@@ -67,32 +53,41 @@ class CategoryCoding:
             f"{self.name}={'' if value is None else format_value(value)}" for value in self.values
         )
 
-    @property
-    def has_empty(self) -> bool:
-        """Whether a training row has an empty cell."""
-        return None in self.values and None not in self.untrained
+    def merge_others(self, found: Labels) -> Labels:
+        """Return the flags (n,) of values that are at these places (n,) in ``values``.
 
-    def find_indices(self, cells: Cells) -> tuple[Labels, Labels]:
-        """Return the flag (m,) of each different cell, and of an empty one (1,); -1 for none."""
-        found = match_values(cells.texts, self.values)
-        if not pa.types.is_string(cells.values.type):  # a typed 3.0 is the category "3" or "3.0"
-            names = pa.array(["" if v is None else format_value(v) for v in self.values])
-            for i in np.flatnonzero(found < 0).tolist():
-                equal = np.flatnonzero(match_values(names, [cells.values[i].as_py()]) >= 0)
-                found[i] = equal[0] if len(equal) else -1
-        empty = np.array([-1])
-        if None in self.values:
-            empty = self._merge_others(np.array([self.values.index(None)]))
-        return self._merge_others(found), empty
-
-    def _merge_others(self, indices: Labels) -> Labels:
-        """Return flags with that of other values for unseen values, -1 if there is none."""
+        -2, a value that is not there, and those that are not trained have the flag of other values,
+        or none: -1. So has -1, an empty cell without a place.
+        """
         untrained = [self.values.index(value) for value in self.untrained]
         other = -1 if self.other is None else self.values.index(self.other)
         if other in untrained:
             other = -1
-        merged: Labels = np.where((indices < 0) | np.isin(indices, untrained), other, indices)
+        merged: Labels = np.where((found == UNKNOWN) | np.isin(found, untrained), other, found)
         return merged
+
+    def describe_unseen(self, found: Labels, unknown: Sequence[str]) -> list[str]:
+        """Return a sentence about values that the training rows did not have, if there are any.
+
+        Parameters
+        ----------
+        found : array of int64
+            (n,), as for ``merge_others``.
+        unknown : sequence of str
+            The values that are not in ``values``.
+        """
+        present = {*found.tolist()}
+        untrained = [v for v in self.untrained if self.values.index(v) in present]
+        unseen = sorted({*unknown, *(format_value(v) for v in untrained if v is not None)})
+        listed = [*unseen[:MAX_NAMES], *([".."] if unseen[MAX_NAMES:] else [])]
+        if -1 in present or None in untrained:
+            listed.append("an empty cell")
+        if not listed:
+            return []
+        has_other = self.other is not None and self.other not in self.untrained
+        coded = "other" if has_other else "none of its categories"
+        named = sanitize(", ".join(listed))
+        return [f"{sanitize(self.name)} had no {named} in training: taken as {coded}"]
 
     def to_json(self) -> dict[str, Any]:
         """Return the coding as JSON values."""
@@ -394,27 +389,32 @@ class TableCoding(Coding):
 
     def encode(self, rows: Any, client: int | str | None = None) -> EncodedRows:
         """Return the rows of a table as inputs."""
+        # pandas and pyarrow take half a second to import, and a node that trains encodes nothing.
+        from client_app.data.coding.frame import (
+            build_frame,
+            find_categories,
+            read_columns,
+            read_numbers,
+        )
+
         scale, notes = self.scaling.select(client)
         frame = build_frame(rows)
         self._check_columns(frame)
         names = [*self.numbers, *(column.name for column in self.categories)]
-        table = pa.table({name: _read_column(frame[name]) for name in names})
-        table, _ = drop_missing_values(table, self.missing)
-        for name in self.replacements.keys() & {*names}:
-            column, _ = replace_values(table[name], self.replacements[name])
-            table = table.set_column(names.index(name), name, column)
+        cells = read_columns(frame, names, self.missing, self.replacements)
         numbers = np.empty((len(frame), len(self.numbers)))
         for i, name in enumerate(self.numbers):
-            numbers[:, i] = self._read_numbers(name, table[name])
+            numbers[:, i] = read_numbers(name, cells[name], odd_as_missing=self.invalid_as_missing)
+            if name in self.zero_as_missing:
+                numbers[numbers[:, i] == 0, i] = np.nan
         if scale is not None:
             numbers = scale.apply(numbers)
         flags = [np.zeros((len(frame), 0), dtype=np.float32)]
         unseen: list[str] = []
         for column in self.categories:
-            cells = Cells.encode(table[column.name])
-            indices, empty = column.find_indices(cells)
-            flags.append(encode_flags(cells.expand(indices, empty[0]), len(column.values)))
-            unseen += _describe_unseen(column, cells, indices)
+            found, unknown = find_categories(cells[column.name], column.values)
+            flags.append(encode_flags(column.merge_others(found), len(column.values)))
+            unseen += column.describe_unseen(found, unknown)
         return EncodedRows(
             join_inputs(numbers, np.concatenate(flags, axis=1)),
             frame.index,
@@ -441,106 +441,3 @@ class TableCoding(Coding):
                 f"the table must have each column once, got {sanitize(repeated[0])} "
                 f"{present.count(repeated[0])} times"
             )
-
-    def _read_numbers(self, name: str, texts: Any) -> Numbers:
-        """Return a column of numbers (n,), NaN where one is missing."""
-        column = parse_column(texts, "numbers")
-        found = column.values
-        missing = found.is_null().to_numpy(zero_copy_only=False)
-        numbers = found.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
-        values = np.where(missing, np.nan, numbers)
-        with np.errstate(over="ignore"):
-            is_wrong = ~missing & ~np.isfinite(values.astype(np.float32))
-        if column.odd is not None and not self.invalid_as_missing:
-            is_wrong |= column.odd
-        if is_wrong.any():
-            row = int(np.argmax(is_wrong))
-            cell = texts[row].as_py()
-            form, advice = describe_cell(cell, name) if isinstance(cell, str) else ("", "")
-            hint = f" ({form}: {advice})" if advice.startswith("write ") else ""
-            raise DataError(
-                f"{sanitize(name)} must be a number that is finite in float32, as in training, "
-                f"got {sanitize(repr(cell))} in row {row + 1}{hint}"
-            )
-        if name in self.zero_as_missing:
-            values[values == 0] = np.nan
-        return values
-
-
-def _read_column(values: Any) -> Any:
-    """Return a column of a DataFrame as Arrow has it after the reading of a file.
-
-    Numbers and truth values keep their type; everything else is text, trimmed and in NFC, and null
-    if it is empty.
-    """
-    import pandas as pd
-
-    dtype = values.dtype
-    if pd.api.types.is_bool_dtype(dtype) or pd.api.types.is_integer_dtype(dtype):
-        return pa.Array.from_pandas(values)
-    if pd.api.types.is_float_dtype(dtype):
-        return pa.Array.from_pandas(values.astype("float64"))
-    return clean_column(pa.array(map(_to_text, values.tolist()), pa.string()))
-
-
-def _to_text(cell: Any) -> str | None:
-    """Return a cell as text; None if it is None, NaN, or pandas' NA or NaT."""
-    if isinstance(cell, str):
-        return cell.encode(errors="replace").decode()
-    is_nan = isinstance(cell, float | np.floating) and math.isnan(cell)
-    if cell is None or is_nan or type(cell).__name__ in {"NAType", "NaTType"}:
-        return None
-    return format_value(cell.item() if isinstance(cell, np.generic) else cell)
-
-
-def build_frame(rows: Any) -> Any:
-    """Return rows as a pandas DataFrame whose column names are trimmed.
-
-    Raises
-    ------
-    DataError
-        If they are no table.
-    """
-    import pandas as pd
-
-    if isinstance(rows, pd.Series):
-        rows = rows.to_frame().T
-    elif isinstance(rows, Mapping):
-        is_row = all(
-            isinstance(cell, str) or not hasattr(cell, "__len__") for cell in rows.values()
-        )
-        rows = [rows] if is_row else dict(rows)
-    listed = rows if isinstance(rows, pd.DataFrame | dict) else _list_dicts(rows)
-    try:
-        frame = pd.DataFrame(listed)
-    except ValueError as error:  # columns of different lengths
-        raise DataError(f"{ROWS_REQUIRED}, got {type(rows).__name__}: {error}") from None
-    return frame.set_axis([clean_text(format_value(name)) for name in frame.columns], axis=1)
-
-
-def _list_dicts(rows: Any) -> list[Mapping[Any, Any]]:
-    listed = list(rows) if isinstance(rows, list | tuple) else []
-    if not listed or not all(isinstance(row, Mapping) for row in listed):
-        raise DataError(f"{ROWS_REQUIRED}, got {type(rows).__name__}")
-    return listed
-
-
-def _describe_unseen(column: CategoryCoding, cells: Cells, indices: Labels) -> list[str]:
-    """Return a sentence about values that the training rows did not have, if there are any."""
-    values = column.values  # noqa: PD011 - not pandas
-    seen = {format_value(v) for v in values if v is not None and v not in column.untrained}
-    other = -1 if column.other is None else values.index(column.other)
-    has_other = column.other is not None and column.other not in column.untrained
-    unseen = sorted(
-        text
-        for text, index in zip(cells.texts.to_pylist(), indices.tolist(), strict=True)
-        if index < 0 or (index == other and text not in seen)
-    )
-    listed = [*unseen[:MAX_NAMES], *([".."] if unseen[MAX_NAMES:] else [])]
-    if (cells.codes < 0).any() and not column.has_empty:
-        listed.append("an empty cell")
-    if not listed:
-        return []
-    coded = "other" if has_other else "none of its categories"
-    named = sanitize(", ".join(listed))
-    return [f"{sanitize(column.name)} had no {named} in training: taken as {coded}"]

@@ -10,7 +10,6 @@ from fedquorum.sanitize import sanitize
 from numpy.typing import NDArray
 
 from client_app.data.coding.base import Coding, EncodedRows
-from client_app.data.coding.table import build_frame
 from client_app.data.coding.vocabulary import PADDING_ID, Vocabulary, hash_texts, split_words
 
 
@@ -167,6 +166,8 @@ def read_texts(rows: Any, columns: Sequence[str]) -> tuple[Sequence[Any], list[l
         labels, texts = range(len(listed)), [list(column) for column in zip(*listed, strict=True)]
         texts = texts or [[] for _ in columns]
     else:
+        from client_app.data.coding.frame import build_frame
+
         frame = build_frame(rows)
         lacking = [name for name in columns if name not in frame]
         if lacking:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from client_app.data.base import Inputs, Labels
-from client_app.data.coding.cells import Cells, Value
+from client_app.data.coding.cells import Cells
 from client_app.data.coding.stated_values import match_values
+from client_app.data.coding.values import Value
 from client_app.data.sources.labels import find_names
 
 OTHER = "other"

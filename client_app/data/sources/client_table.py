@@ -9,7 +9,7 @@ from fedquorum.errors import DataError
 
 from client_app.data.base import Inputs, Labels, Targets
 from client_app.data.coding.cell_forms import Mask
-from client_app.data.coding.cells import Value, format_value
+from client_app.data.coding.values import Value, format_value
 from client_app.data.moments import Numbers
 from client_app.data.split import RowDivision
 

@@ -12,15 +12,9 @@ from fedquorum.sanitize import abbreviate, sanitize
 
 from client_app.data.base import Labels, Targets
 from client_app.data.coding.cell_forms import NUMBER, Mask, match_cells
-from client_app.data.coding.cells import (
-    Cells,
-    Column,
-    Value,
-    format_value,
-    is_number_type,
-    parse_column,
-)
+from client_app.data.coding.cells import Cells, Column, is_number_type, parse_column
 from client_app.data.coding.stated_values import drop_missing_values, replace_values
+from client_app.data.coding.values import Value, format_value
 from client_app.data.moments import Numbers
 from client_app.data.overrides import format_override, list_replacements
 from client_app.data.sources.categories import CategoryColumn, build_flags

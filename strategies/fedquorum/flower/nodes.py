@@ -457,7 +457,7 @@ class NodeRegistry:
             if self._node_of.get(client) == node
         }
         if reported:
-            self.names = ClientNames({**self.names.names, **reported})
+            self.names = ClientNames.clean({**self.names.names, **reported})
 
     def _list_names(self, clients: Sequence[int]) -> str:
         return abbreviate([self.names.format(client) for client in clients])

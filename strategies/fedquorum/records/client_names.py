@@ -35,9 +35,11 @@ class ClientNames:
 
     names: Mapping[int, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        clean = ((client, clean_name(name)) for client, name in self.names.items())
-        object.__setattr__(self, "names", {client: name for client, name in clean if name})
+    @classmethod
+    def clean(cls, names: Mapping[int, str]) -> "ClientNames":
+        """Return names as ``clean_name`` returns each; a name without a sign is none."""
+        clean = ((client, clean_name(name)) for client, name in names.items())
+        return cls({client: name for client, name in clean if name})
 
     @classmethod
     def from_list(cls, names: Sequence[str] | None, *, recorded: bool = True) -> "ClientNames":
@@ -52,7 +54,7 @@ class ClientNames:
         """
         if names is None or not recorded or len(names) > MAX_NAMED_CLIENTS:
             return cls()
-        return cls(dict(enumerate(names)))
+        return cls.clean(dict(enumerate(names)))
 
     @cached_property
     def _ids(self) -> Mapping[str, list[int]]:

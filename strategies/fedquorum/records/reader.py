@@ -414,7 +414,7 @@ def read_client_names(directory: Path) -> ClientNames:
     columns = ["client", "name"]
     table = read_parquet_file(run, (POPULATION_FILE,), POPULATION_COLUMNS, columns).to_pydict()
     named = zip(table["client"], table["name"], strict=True)
-    return ClientNames({client: name for client, name in named if name is not None})
+    return ClientNames.clean({client: name for client, name in named if name is not None})
 
 
 def _read_required_file(run: SafeRunDir, name: str) -> bytes:

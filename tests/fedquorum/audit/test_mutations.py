@@ -51,10 +51,12 @@ EVALUATIONS = {
     "test_loss": "fedalign",
     "test_accuracy": "fedalign",
     "test_metric": "lipschitz",
+    "test_r2": "fedalign",
     "validation_num_examples": "validated",
     "validation_loss": "validated",
     "validation_accuracy": "validated",
     "validation_metric": "validated",
+    "validation_r2": "validated",
 }
 POPULATION = {
     "client": "fedalign",

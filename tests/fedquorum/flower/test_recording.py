@@ -379,7 +379,8 @@ def test_records_equal_those_of_the_app(tmp_path: Path) -> None:
         theirs, ours = (read_content(tmp_path / run / name) for run in ("app", "drop_in"))
         assert ours == theirs
     files = {path.name for path in (tmp_path / "drop_in").iterdir()}
-    assert files == {path.name for path in (tmp_path / "app").iterdir()} - {"tensorboard"}
+    app_only = {"tensorboard", "model_card.json"}
+    assert files == {path.name for path in (tmp_path / "app").iterdir()} - app_only
 
 
 class Tilting(TERMWeighting):

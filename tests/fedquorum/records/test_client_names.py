@@ -37,13 +37,13 @@ def test_a_name_is_shown_and_an_id_without_one() -> None:
 
 def test_names_of_others_are_one_short_line() -> None:
     """Control characters become blanks; a long name is cut, in charts shorter and with the id."""
-    names = ClientNames({0: "a\x1b[31m\nb", 1: "x" * 500, 2: "x" * 501, 3: " \u200b "})
+    names = ClientNames.clean({0: "a\x1b[31m\nb", 1: "x" * 500, 2: "x" * 501, 3: " \u200b "})
     assert names.format(0) == "a [31m b"
     assert names.format(1) == f"{'x' * MAX_CLIENT_NAME_LENGTH}... (id 1)"
     assert names.format(3) == "3"
     labels = {names.format_label(client) for client in range(3)}
     assert labels == {"a [31m b", *(f"{'x' * MAX_LABEL_LENGTH}... (id {k})" for k in (1, 2))}
-    assert ClientNames(names.names) == names
+    assert ClientNames.clean(names.names) == names
 
 
 def test_many_clients_have_no_names() -> None:

@@ -71,7 +71,9 @@ def test_what_is_no_image_is_one_line(tmp_path: Path) -> None:
     """It is named."""
     (tmp_path / "a.png").write_bytes(b"no image")
     coding = ImageCoding((4, 6), "RGB")
-    with pytest.raises(DataError, match=r"rows must lead to images, got .*a\.png, which is no"):
+    with pytest.raises(
+        DataError, match=r"rows must lead to images, got .*a\.png, which is damaged"
+    ):
         coding.encode(tmp_path)
     with pytest.raises(DataError, match=r"rows must lead to images, got .*b\.png"):
         coding.encode(tmp_path / "b.png")

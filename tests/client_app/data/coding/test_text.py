@@ -36,7 +36,7 @@ def test_texts_are_hashed_as_in_training(rows: Any) -> None:
 def test_one_text() -> None:
     """A list of texts, or a single one."""
     coding = WordCoding(("a",), 5, 100)
-    expected = hash_texts([["one two"]], 5, 100)
+    expected, _ = hash_texts([["one two"]], 5, 100)
     for rows in ("one two", ["one two"], {"a": "one two"}):
         np.testing.assert_array_equal(coding.encode(rows).inputs, expected)
 
