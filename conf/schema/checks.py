@@ -378,11 +378,12 @@ def _check_csv_columns(data: CsvSettings) -> None:
 
 
 def _check_columns(data: DataSettings) -> None:
-    if isinstance(data, CsvSettings | HfSettings):
+    if isinstance(data, HfSettings):
         check_cells(data)
     if not isinstance(data, CsvSettings):
         return
     _check_csv_columns(data)
+    check_cells(data)
     if data.target == data.client_column:
         raise SettingsError(
             f"data.target must be another column than data.client_column, got {data.target!r}"

@@ -16,7 +16,6 @@ from client_app.data.coding.arrays import (
     to_normalized,
 )
 from client_app.data.coding.base import Coding, EncodedRows
-from client_app.data.coding.media import ImageFiles
 
 CHANNELS = {"L": (), "RGB": (3,)}
 """The last axis of a gray image and of one in color, by Pillow's modes."""
@@ -81,6 +80,9 @@ class ImageCoding(Coding):
             samples = ArrayCoding((*self.size, *CHANNELS[self.mode]), "uint8").read(rows)
             labels = range(len(samples))
         else:
+            # Pillow is not among what a node imports before its first message.
+            from client_app.data.coding.media import ImageFiles
+
             samples = ImageFiles(paths, self.size, fit=self.fit, mode=self.mode, setting="rows")[:]
             labels = [str(path) for path in paths]
         return EncodedRows(to_normalized(samples, self.normalization), labels)

@@ -120,7 +120,7 @@ NULL = "data.num_clients must be a whole number >= 1 where the data does not tel
             "data=npz data.path=x data.partition=even",
             (
                 "data.partition must be one of shards, dirichlet, proportional, iid, quantity, "
-                "natural, device, got 'even'"
+                "natural, device, auto, got 'even'"
             ),
         ),
         (

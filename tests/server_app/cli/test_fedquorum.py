@@ -70,9 +70,9 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
         (["hydra.sweep.subdir=x"], "hydra.sweep.subdir must not be set: jobs have numbered"),
         (["seed"], "a setting must be NAME=VALUE, got 'seed' without a value"),
         (["strategy.epsilonn=0,1"], "strategy.epsilonn is not a setting; strategy has"),
-        (["strategy=fedua"], "strategy must be one of aaggff_d, "),
+        (["strategy=fedua"], "strategy must be one of fedau, "),
         (["rounds=0"], "rounds must be a whole number >= 1, got 0"),
-        (["experiment=fedalign/nope"], "experiment must be one of aaggff/berka"),
+        (["experiment=fedalign/nope"], "experiment must be one of fedalign/mnist"),
         (
             ["client.lr=interval(0,1)"],
             "client.lr must be a list of values in a sweep, got client.lr=interval(0,1) (type ",
@@ -354,11 +354,14 @@ def test_a_job_writes_its_output_into_its_folder(
 ) -> None:
     """Its output and warnings are not printed, and no lock file remains."""
     (tmp_path / "broken.npz").write_text("not a zip file")
-    assert command("-m", "seed=1", "client.lr=1e30", *SMALL, "hydra.sweep.dir=good") == 0
+    assert command("-m", "seed=1", *SMALL, "hydra.sweep.dir=good") == 0
     captured = capsys.readouterr()
     assert ("Results in" in captured.out, captured.err) == (False, "")
     log = (tmp_path / "good" / "0" / "output.log").read_text()
     assert log.count("Results in") == 2
+    assert command("-m", "seed=1", "client.lr=1e30", *SMALL, "hydra.sweep.dir=diverged") == 1
+    assert capsys.readouterr().err.startswith("fedquorum: job 0 failed: no client's update")
+    log = (tmp_path / "diverged" / "0" / "output.log").read_text()
     assert log.count(": no update counted, the model stays the same\n") == 2
     assert "\033" not in log
     arguments = ("data=npz", "data.path=broken.npz", "seed=1,2", "rounds=2")

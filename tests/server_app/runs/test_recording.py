@@ -66,7 +66,7 @@ def test_a_run_keeps_the_names_of_sites_classes_and_columns(tmp_path: Path) -> N
     result = run_sites(tmp_path, priority=["South"])
     assert read_client_names(result.directory).names == {0: "North", 1: "South"}
     data = json.loads((result.directory / "manifest.json").read_text())["data"]
-    assert (data["classes"], data["columns"]) == (["no", "yes"], ["age"])
+    assert ([*data["classes"]], data["numbers"]) == (["no", "yes"], ["age"])
     assert result.audit().is_consistent
     assert set(result.clients["client"]) <= {0, 1}
     explained = result.explain(1, "South")

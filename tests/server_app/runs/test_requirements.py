@@ -83,7 +83,7 @@ def test_a_requirement_is_the_last_loss_of_a_client(tmp_path: Path) -> None:
         ({"settings": "data: {}\n"}, "/config.yaml: 'strategy' is missing"),
         (
             {"settings": "strategy:\n  name: none\n"},
-            "/config.yaml: strategy must be one of fedalign, ",
+            "/config.yaml: strategy must be one of known_statistics, ",
         ),
         (
             {"settings": "strategy:\n  name: custom\n  path: os.system\n"},
