@@ -138,9 +138,9 @@ class RunTotals:
     ----------
     rounds, empty_rounds : int
         Number of rounds, and number of rounds without an admitted update.
-    admitted, broken, transferred_bytes : int
-        Updates admitted, clients that failed or whose updates were rejected, and bytes sent both
-        ways, in all rounds.
+    trained, admitted, broken, transferred_bytes : int
+        Clients that trained, updates admitted, clients that failed or whose updates were rejected,
+        and bytes sent both ways, in all rounds.
     seconds : float
         Duration of all rounds.
     theta_sum, rounds_with_theta : float, int
@@ -157,6 +157,7 @@ class RunTotals:
 
     rounds: int = 0
     empty_rounds: int = 0
+    trained: int = 0
     admitted: int = 0
     broken: int = 0
     transferred_bytes: int = 0
@@ -174,6 +175,7 @@ class RunTotals:
             self,
             rounds=self.rounds + 1,
             empty_rounds=self.empty_rounds + (record.admitted == 0),
+            trained=self.trained + record.trained,
             admitted=self.admitted + record.admitted,
             broken=self.broken + record.failed + record.rejected,
             transferred_bytes=self.transferred_bytes + record.bytes_down + record.bytes_up,

@@ -168,7 +168,7 @@ def run_rounds(
             _save_models(runner)
             card.save()
         _stop_early(records, settings, to_run, console)
-        _check_any_update(display)
+        _check_any_update(display, trains_local_models=strategy.rules.trains_local_models)
     console.print(
         build_final_table(
             display.totals,
@@ -182,11 +182,11 @@ def run_rounds(
     return records.directory
 
 
-def _check_any_update(display: Display) -> None:
+def _check_any_update(display: Display, *, trains_local_models: bool) -> None:
     """Refuse a run whose clients all failed: its model is the initial one.
 
-    A run without an update because no client was available, or none may change the model, is not
-    wrong.
+    Where each client trains a model of its own, no update is admitted to a common one. A run
+    without an update because no client was available, or none may change the model, is not wrong.
 
     Raises
     ------
@@ -194,7 +194,8 @@ def _check_any_update(display: Display) -> None:
         The message has the last reason.
     """
     totals = display.totals
-    if totals.broken and not totals.admitted:
+    counted = totals.trained if trains_local_models else totals.admitted
+    if totals.broken and not counted:
         raise RunError(
             f"no client's update counted in any of {totals.rounds} rounds, so the model is the "
             f"initial one; {display.last_problem or 'the reasons are in clients/'}"

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ MUTE: Mapping[int, set[int]] = {
 
 def with_grid(monkeypatch: pytest.MonkeyPatch, **script: Any) -> None:
     """Have runs in process made on a scripted grid, which knows the round."""
+    import_module("server_app.runs.loop")  # with the real grid's class
     play = Runner.run_round
 
     def in_round(runner: Any, server_round: int) -> None:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from fedquorum.audit.check import audit_run
-from fedquorum.errors import ParameterError, SettingsError
+from fedquorum.errors import ParameterError, RunError, SettingsError
 from fedquorum.flower.codec import TrainResult, TrainTask
 from fedquorum.registry import ALL_SELECTIONS, ALL_WEIGHTINGS, build_rules
 from fedquorum.rng import make_generator
@@ -238,7 +238,11 @@ def play(
     away = dict.fromkeys(range(case.joining_round - 1), late)  # while the round before is the last
     grid = ScriptedGrid(client_app.app.app, composed.run_config, num_nodes, away=away)
     grid.server_round = after
-    run_rounds(grid, composed, str(directory), engine=grid.engine)
+    try:
+        run_rounds(grid, composed, str(directory), engine=grid.engine)
+    except RunError as error:  # such a run fails at its end: its records are as complete as others
+        if not str(error).startswith("no client's update counted"):
+            raise
     return directory
 
 

@@ -214,7 +214,7 @@ class TableScaling:
                 "clients' scales alone, as there are so many"
             )
         for known in self.clients:
-            if client == (known.client if isinstance(client, int) else known.name):
+            if client == (known.name if isinstance(client, str) else known.client):
                 return known
         names = [name for known in self.clients for name in [known.name] if name is not None]
         listed = ", ".join(names[:MAX_NAMES]) + ("" if len(names) <= MAX_NAMES else ", ..")

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Integral
 
 from ..errors import ParameterError, suggest_name
 from ..sanitize import abbreviate, sanitize
@@ -103,6 +104,8 @@ class ClientNames:
         """
         if isinstance(given, str):
             return self._find_name(given, num_clients, setting, form)
+        if isinstance(given, Integral) and not isinstance(given, bool):
+            given = int(given)  # a number of NumPy's, as a frame's column has it
         is_id = isinstance(given, int) and not isinstance(given, bool)
         if isinstance(given, int) and is_id and 0 <= given < num_clients:
             others = [client for client in self._ids.get(str(given), []) if client != given]

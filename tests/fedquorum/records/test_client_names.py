@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -59,6 +60,7 @@ def test_a_number_is_an_id_and_a_text_a_name() -> None:
     assert NUMBERED.find("3", 3, "client") == 1
     assert NUMBERED.find(2, 3, "client") == 2
     assert ClientNames({0: "0", 1: "1"}).find(1, 2, "client") == 1
+    assert ClientNames().find(np.int32(1), 2, "client") == 1
     assert NO_NAMES.find(7, 8, "client") == 7
 
 

@@ -43,7 +43,9 @@ def encode(rows: Any, client: int | str | None = "North", coding: TableCoding = 
 def test_a_row_is_scaled_by_its_client() -> None:
     """(x - mean) / deviation, then a flag for each category."""
     assert encode(ROW) == [[1.0, 1.0, 0.0, 1.0, 0.0]]
-    assert encode(ROW, 1) == [[-9.0, -1.0, 0.0, 1.0, 0.0]]
+    ids: tuple[Any, ...] = (1, np.int64(1), "South")
+    for south in ids:
+        assert encode(ROW, south) == [[-9.0, -1.0, 0.0, 1.0, 0.0]]
     assert CODING.inputs == ("age", "dose", "smoker=no", "smoker=yes", "smoker=")
     assert CODING.encode(ROW, "North").inputs.dtype == np.float32
 
