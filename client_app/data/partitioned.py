@@ -111,6 +111,7 @@ class PartitionedData:
         self.target = infer_target(arrays.y_train)
         self.num_tokens = arrays.num_tokens
         self.input_shape = to_inputs(arrays.x_train[:1]).shape[1:]
+        self._check_shape()
         check_clients(settings, self.num_clients)
         check_named_clients(settings, self.num_clients, self.client_names)
         moments = self._measure_clients()
@@ -123,6 +124,15 @@ class PartitionedData:
         )
         self._arrays = arrays = apply_scales(arrays, self.scales)
         self.coding: Coding = arrays.coding or infer_coding(samples, arrays.num_tokens, self._scale)
+
+    def _check_shape(self) -> None:
+        """Refuse a ``data.input_shape`` that devices state, and that this data does not have."""
+        stated = getattr(self._settings, "input_shape", None)
+        if stated is not None and tuple(stated) != self.input_shape:
+            raise DataError(
+                f"data.input_shape must be that of the inputs, {list(self.input_shape)}, or null, "
+                f"got {stated}"
+            )
 
     def _measure_clients(self) -> dict[int, ClientMoments]:
         """Return the moments of each client that trains; of many clients in one sum."""

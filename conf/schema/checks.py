@@ -451,11 +451,8 @@ def _check_unused(data: DataSettings) -> None:
     unused: dict[str, str] = {}
     if isinstance(data, TextSettings) and data.target is None:
         unused = dict.fromkeys(("classes", "group_column"), "data.target is null")
-    if isinstance(data, NpzSettings | HfSettings):
-        if data.partition != "device":
-            unused["input_shape"] = f"data.partition is {data.partition} and not device"
-        if data.regression:
-            unused["num_classes"] = "data.regression is true"
+    if isinstance(data, NpzSettings | HfSettings) and data.regression:
+        unused["num_classes"] = "data.regression is true"
     for key, reason in unused.items():
         if getattr(data, key) is not None:
             raise SettingsError(

@@ -39,9 +39,7 @@ def test_dirichlet_partition_of_every_data_set(name: str) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("npz data.partition=iid data.input_shape=[2]", "input_shape .* iid and not device, got"),
         ("npz data.regression=true data.num_classes=3", "num_classes .* data.regression is true"),
-        ("hf data.input_shape=[2]", "input_shape must be null where data.partition is iid and not"),
         ("hf data.regression=true data.num_classes=3", "num_classes must be null where data.regr"),
     ],
 )

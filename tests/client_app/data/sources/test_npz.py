@@ -80,6 +80,17 @@ def test_other_arrays_are_not_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load(path).x_train, IMAGES["x_train"])
 
 
+def test_a_stated_shape_is_checked(tmp_path: Path) -> None:
+    """Devices must state it, and a simulation of them has the same settings."""
+    shape = np.shape(FLOATS["x_train"])[1:]
+    settings = NpzSettings(path=str(save(tmp_path, **FLOATS)), partition="iid", num_clients=2)
+    settings.priority, settings.input_shape = "all", [*shape]
+    assert load_data(settings, 0).input_shape == shape
+    settings.input_shape = [*shape, 9]
+    with pytest.raises(DataError, match=r"data.input_shape must be that of the inputs, .*, got"):
+        load_data(settings, 0)
+
+
 def test_compressed_files_are_read(tmp_path: Path) -> None:
     """``numpy.savez_compressed`` is as good as ``numpy.savez``."""
     path = tmp_path / "data.npz"
