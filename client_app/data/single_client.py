@@ -119,7 +119,7 @@ class SingleClientData(ClientwiseData):
     @property
     def summary(self) -> DataSummary:
         """The interpretation of the data, with the agreed scales."""
-        return replace(super().summary, scales=self.scales, warnings=self._doubts)
+        return replace(super().summary, scales=self.scales, client_warnings=self._doubts)
 
     def _load_client(self, client: int) -> tuple[ClientData, Coding | None]:
         arrays, split = self._read_client(client)

@@ -1,8 +1,10 @@
 """Describe how a data set was interpreted, at the start of a run and in its manifest."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import count
+from pathlib import PurePath
 from typing import Any
 
 from fedquorum.records.data_facts import list_data_lines
@@ -59,6 +61,8 @@ class DataSummary:
         ``client_app.data.describe``.
     warnings : tuple of str
         Possible misinterpretations, one sentence each.
+    client_warnings : tuple of str
+        Those that name clients.
     scales : AgreedScales
         The scales that all clients share.
     """
@@ -80,19 +84,38 @@ class DataSummary:
     files_passed_over: Mapping[str, int] = field(default_factory=dict)
     constant_accuracy: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    client_warnings: tuple[str, ...] = ()
     scales: AgreedScales = NO_SCALES
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary in the form of the manifest."""
         facts = {item.name: getattr(self, item.name) for item in fields(self)}
-        del facts["client_names"]
+        del facts["client_names"], facts["client_warnings"]
         listed = {key: [*v] if isinstance(v, tuple) else v for key, v in facts.items()}
-        return {**listed, "scales": self.scales.to_dict()}
+        warnings = [*self.warnings, *self.client_warnings]
+        return {**listed, "warnings": warnings, "scales": self.scales.to_dict()}
 
     def without_client_names(self) -> "DataSummary":
-        """Return the summary with numbers in place of the names of the clients left out."""
-        rows = self.dropped_clients.values()
-        return replace(self, dropped_clients=dict(zip(map(str, count(1)), rows, strict=False)))
+        """Return the summary for records without names.
+
+        Clients left out have numbers, files have their endings alone, because a client may have its
+        file's name, and warnings about clients are counted.
+        """
+        files: Counter[str] = Counter()
+        for name, number in self.files_passed_over.items():
+            ending = name if name.startswith(".") else PurePath(name).suffix or "other"
+            files[ending] += number
+        hidden = len(self.client_warnings)
+        counted = f"{hidden} more name clients: fedquorum data shows them with data.names=true"
+        return replace(
+            self,
+            client_names=(),
+            dropped_clients=dict(
+                zip(map(str, count(1)), self.dropped_clients.values(), strict=False)
+            ),
+            files_passed_over=dict(files),
+            client_warnings=(counted,) if hidden else (),
+        )
 
     def format_lines(self, name: str) -> list[str]:
         """Return lines to print; ``name`` is that of the data set."""

@@ -112,6 +112,7 @@ class _TableReader:
     arrow: Any
     settings: CsvSettings
     warnings: list[str] = field(default_factory=list)
+    client_warnings: list[str] = field(default_factory=list)
 
     @property
     def path(self) -> Path:
@@ -121,7 +122,7 @@ class _TableReader:
     def build_table(self) -> ClientTable:
         settings = self.settings
         self._check_settings()
-        self.warnings += self.files.warnings
+        self.client_warnings += self.files.warnings
         self.arrow, unknown = drop_missing_values(self.arrow, settings.missing)
         if unknown and settings.client_column is not None:
             self.warnings.append(
@@ -184,11 +185,13 @@ class _TableReader:
                 n: column.num_others for n, column in categories.items() if column.other
             },
             warnings=tuple(self.warnings),
+            client_warnings=tuple(self.client_warnings),
         )
         if settings.client_column is None:
             return table
         remaining = require_rows(table, settings.min_samples)
-        return replace(remaining, warnings=(*remaining.warnings, *doubt_clients(remaining)))
+        doubts = (*remaining.client_warnings, *doubt_clients(remaining))
+        return replace(remaining, client_warnings=doubts)
 
     def _check_settings(self) -> None:
         """Refuse names of columns that are not in the file."""
@@ -250,7 +253,8 @@ class _TableReader:
         names, codes = find_names(self.arrow[name])
         if (codes < 0).any():
             self._refuse_missing(key, name, codes < 0)
-        self.warnings += doubt_names(name, names, np.bincount(codes), kind)
+        warnings = self.client_warnings if kind == "clients" else self.warnings
+        warnings += doubt_names(name, names, np.bincount(codes), kind)
         return names, codes
 
     def _check_target(self, client_names: Sequence[str], clients: Labels) -> None:

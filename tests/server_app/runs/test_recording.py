@@ -1,6 +1,7 @@
 """The names of clients in a run's records."""
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -39,8 +40,9 @@ def test_names_that_devices_report_are_recorded(tmp_path: Path) -> None:
     assert read_client_names(run).names == {0: "North", 1: "Southern", 2: "West"}
 
 
-def run_sites(folder: Path, **settings: Any) -> fedquorum_app.RunResult:
+def run_sites(folder: Path, more: Sequence[str] = (), **settings: Any) -> fedquorum_app.RunResult:
     lines = [f"{k},West,no" for k in range(2)]
+    lines += more
     for site in ("North", "South"):
         lines += [f"{k},{site},{'no' if k % 2 else 'yes'}" for k in range(6)]
     (folder / "t.csv").write_text("\n".join(["age,site,ill", *lines]) + "\n")
@@ -76,13 +78,17 @@ def test_a_run_keeps_the_names_of_sites_classes_and_columns(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_names_can_stay_out_of_the_records(tmp_path: Path) -> None:
-    """With data.names=false no file of the run names a site."""
-    result = run_sites(tmp_path, names=False, priority=[1])
+    """With data.names=false no file of the run names a site, whatever is odd about it."""
+    alike = [f"{k},north,no" for k in range(6)]  # and of one class
+    result = run_sites(tmp_path, alike, names=False, priority=[1])
     assert read_client_names(result.directory) == NO_NAMES
     manifest = json.loads((result.directory / "manifest.json").read_text())
     assert manifest["data"]["dropped_clients"] == {"1": 2}
+    assert manifest["data"]["warnings"] == [
+        "2 more name clients: fedquorum data shows them with data.names=true"
+    ]
     files = [path for path in result.directory.rglob("*") if path.is_file()]
-    sites = (b"North", b"South", b"West")
+    sites = (b"North", b"north", b"South", b"West")
     assert not [path for path in files for site in sites if site in path.read_bytes()]
 
 

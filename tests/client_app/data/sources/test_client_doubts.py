@@ -12,7 +12,8 @@ from conf.schema.data import CsvSettings
 def load_warnings(path: Path, header: str, rows: list[str], **settings: Any) -> list[str]:
     path.write_text("\n".join([header, *rows]) + "\n")
     defaults: dict[str, Any] = {"path": str(path), "client_column": "site", "target": "ill"}
-    return list(read_csv_table(CsvSettings(**{**defaults, **settings})).warnings)
+    table = read_csv_table(CsvSettings(**{**defaults, **settings}))
+    return [*table.warnings, *table.client_warnings]
 
 
 def make_rows(values: list[str]) -> list[str]:
