@@ -45,7 +45,7 @@ __all__ = [
     "adopt_config",
     "check_recorded_overrides",
     "check_settings",
-    "choose_experiment",
+    "complete_overrides",
     "compose_job",
     "compose_overrides",
     "compose_settings",
@@ -165,14 +165,48 @@ def check_recorded_overrides(experiment: str, overrides: Iterable[str]) -> tuple
     return texts
 
 
+REPLACE_PREFIX = "data.replace="
 _EXPERIMENT_PATTERN = re.compile(r"\w[\w-]*(/\w[\w-]*)*", re.ASCII)
 
 
-def choose_experiment(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Return overrides with ``experiment=custom`` if they choose data, but no experiment.
+def complete_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Return overrides that say what a user means and Hydra does not know.
 
-    The default preset is made for its own data set, SYNTH, alone.
+    ``experiment`` is ``custom`` if they choose data, but no experiment: the default preset is made
+    for its own data set, SYNTH, alone. Several ``data.replace`` are one: each warning about a
+    table prints one to type.
     """
+    return _merge_replacements(_choose_experiment(overrides))
+
+
+def _merge_replacements(overrides: tuple[str, ...]) -> tuple[str, ...]:
+    """Return overrides with one ``data.replace`` in place of several, all pairs in a list."""
+    given = [text for text in overrides if text.startswith(REPLACE_PREFIX)]
+    if len(given) < 2:  # noqa: PLR2004 - several
+        return overrides
+    pairs: dict[tuple[str, str], str] = {}
+    for text in given:
+        value: Any = parse_override(text).value()
+        triples = value
+        if isinstance(value, dict) and all(isinstance(new, dict) for new in value.values()):
+            triples = [(name, *pair) for name, new in value.items() for pair in new.items()]
+        if not isinstance(triples, list) or any(len(triple) != 3 for triple in triples):  # noqa: PLR2004
+            return overrides  # the check of the setting explains the mistake
+        pairs |= {(_to_text(name), _to_text(old)): _to_text(new) for name, old, new in triples}
+    merged = ",".join(f"[{name},{old},{new}]" for (name, old), new in pairs.items())
+    others = [text for text in overrides if text not in given]
+    position = overrides.index(given[0])
+    return (*others[:position], f"{REPLACE_PREFIX}[{merged}]", *others[position:])
+
+
+def _to_text(value: Any) -> str:
+    """Return a parsed value as text for Hydra."""
+    if isinstance(value, str):
+        return quote(value)
+    return "null" if value is None else str(value).lower()
+
+
+def _choose_experiment(overrides: Sequence[str]) -> tuple[str, ...]:
     pairs = [override.partition("=") for override in overrides]
     chosen = [i for i, (key, _, value) in enumerate(pairs) if key == "data" and value != "synth"]
     if not chosen or any(key.lstrip("+~") == "experiment" for key, _, _ in pairs):
@@ -183,7 +217,7 @@ def choose_experiment(overrides: Sequence[str]) -> tuple[str, ...]:
 
 def compose_overrides(overrides: tuple[str, ...]) -> ComposedConfig:
     """Return the checked settings of overrides, composed once per process."""
-    overrides = choose_experiment(overrides)
+    overrides = complete_overrides(overrides)
     if overrides not in _composed_configs:
         try:
             typed, experiment = _compose_from_cache(overrides)
@@ -270,7 +304,7 @@ def compose_job(overrides: tuple[str, ...]) -> Iterator[DictConfig]:
     SettingsError
         As in ``compose_settings``.
     """
-    overrides = choose_experiment(overrides)
+    overrides = complete_overrides(overrides)
     with start_hydra():
         config = _compose_with_hydra(overrides)
         adopt_config(config, str(config.hydra.runtime.choices.experiment), overrides)

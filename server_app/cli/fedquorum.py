@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from conf import Settings
 from conf.compose import (
     CONFIG_NAME,
-    choose_experiment,
+    complete_overrides,
     compose_job,
     compose_overrides,
     parse_override,
@@ -47,7 +47,7 @@ def main() -> None:
     try:
         arguments = merge_resumed_overrides(sys.argv[1:])
         flags = {argument for argument in arguments if argument.startswith("-")}
-        sys.argv[1:] = choose_experiment(arguments)
+        sys.argv[1:] = complete_overrides(arguments)
         _check_flags(arguments)
         if flags & {"-h", "--help"}:
             print(format_help([item for item in arguments if not item.startswith("-")]), end="")
@@ -161,7 +161,7 @@ def prepare_sweep_overrides(overrides: Sequence[str]) -> list[str]:
     """
     refuse_dotted_groups(overrides, refuse_parts=True)
     compose_overrides(tuple(item for item in overrides if item.startswith(_SWEEP_PREFIXES)))
-    return [_defer_to_jobs(argument) for argument in choose_experiment(overrides)]
+    return [_defer_to_jobs(argument) for argument in complete_overrides(overrides)]
 
 
 def _defer_to_jobs(argument: str) -> str:

@@ -15,7 +15,7 @@ from conf.compose import (
     PARTS,
     ComposedConfig,
     _composed_configs,
-    choose_experiment,
+    complete_overrides,
     compose_job,
     compose_overrides,
     options,
@@ -87,7 +87,7 @@ def test_other_data_has_no_preset(overrides: str, experiment: str) -> None:
 def test_an_experiment_is_chosen_among_other_settings() -> None:
     """Argparse refuses settings before and after flags."""
     arguments = ("-m", "data=csv", "seed=1,2", "--cfg", "job")
-    assert choose_experiment(arguments) == (
+    assert complete_overrides(arguments) == (
         "-m",
         "experiment=custom",
         "data=csv",
@@ -95,6 +95,17 @@ def test_an_experiment_is_chosen_among_other_settings() -> None:
         "--cfg",
         "job",
     )
+
+
+def test_replacements_add_up() -> None:
+    """Each warning about a table prints one to type; of the same value, the last holds."""
+    words = "data=csv data.path=x data.target=y data.client_column=c"
+    given = "'data.replace={y: {YES: yes, n: 1}}' data.replace=[[c,a,b],[y,n,0]] seed=1"
+    composed = compose_settings("", f"{words} {given}")
+    merged = [["y", "YES", "yes"], ["y", "n", 0], ["c", "a", "b"]]
+    assert getattr(composed.settings.data, "replace") == merged  # noqa: B009 - of one option
+    with pytest.raises(SettingsError, match=r"data\.replace must be a mapping such as"):
+        compose_settings("", f"{words} data.replace=3 data.replace=4")
 
 
 def test_presets_have_the_papers_values() -> None:

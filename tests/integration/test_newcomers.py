@@ -1,14 +1,18 @@
 """The ways of newcomers: from a table as a hospital has it to a page and a prediction."""
 
 import csv
+import json
 import re
 import shlex
 import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from client_app.data import load_data
+from conf import compose_settings
 from fedquorum_app import load
 from tests.integration.conftest import ROOT, Shell
 
@@ -17,41 +21,70 @@ BLOCKS = dict(re.findall(r"<!-- (\w+) -->\n```\w+\n(.*?)```", PAGE, re.DOTALL))
 
 
 def write_hospital_table(path: Path) -> None:
-    """Write a table with a byte order mark, CRLF, quotes, gaps, dates and an identifier."""
+    """Write what a hospital exports: quotes, gaps, dates, patients that return, odd spellings."""
     rng = np.random.default_rng(1)
-    lines = ["patient_id,seen,hospital,age,smoker,dose,ill"]
+    lines = ["patient_id,seen,hospital,age,smoker,dose,ill,,"]
     for i in range(180):
         hospital = ("North", "South", "West")[i % 3]
         age, dose = int(rng.integers(20, 90)), float(rng.uniform(0.5, 9.5))
         smoker = ("yes", "no")[int(rng.integers(2))]
-        risk = (age - 55) / 15 + (dose - 5) / 3 + (smoker == "yes") * 2 - 1
+        ill = "yes" if (age - 55) / 15 + (dose - 5) / 3 + (smoker == "yes") * 2 > 1 else "no"
         cells = (
-            f"P{i:05d}",
+            str(1000 + i // 2),
             f"2026-{i % 12 + 1:02d}-{i % 28 + 1:02d}",
-            hospital,
-            "" if i % 11 == 4 else str(age),
+            f" {hospital.lower()} " if i % 40 == 3 else hospital,
+            "-" if i % 11 == 4 else f" {age}",
             "" if i % 17 == 5 else f'"{smoker}"',
-            "NA" if i % 13 == 6 else f"{dose:.2f}",
-            "yes" if risk > 0 else "no",
+            "<0.5" if i == 90 else "#N/A" if i % 13 == 6 else f"{dose:.2f}",
+            ill.upper() if i % 50 == 7 else ill,
         )
-        lines.append(",".join(cells))
+        lines.append(",".join([*cells, "", ""]))
     path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(lines).encode() + b"\r\n")
+
+
+def find_setting(key: str, text: str) -> str:
+    """Return the first setting that a message says to type, as the shell takes it."""
+    found = re.search(rf"'data\.{key}=[^']*'|data\.{key}=[^\s,;]+", text)
+    assert found, text
+    (word,) = shlex.split(found[0])
+    return word
 
 
 @pytest.mark.slow
 def test_from_a_hospitals_table_to_a_page_and_a_prediction(shell: Shell) -> None:
-    """The run, its page, and then the folder alone at a colleague's: one patient, and a file."""
+    """Each message says what to type next; a colleague predicts from the run's folder alone."""
     write_hospital_table(shell.cwd / "patients.csv")
-    words = "experiment=custom data=csv data.path=patients.csv data.client_column=hospital"
-    words += " data.target=ill strategy=fedavg model=mlp client.lr=0.1 rounds=8"
-    done = shell("fedquorum", *words.split(), "hydra.run.dir=run")
+    words = "data=csv data.path=patients.csv data.client_column=hospital data.target=ill"
+    words += " strategy=fedavg model=mlp rounds=8"
+    typed = words.split()
+    for key, message in (
+        ("invalid_cells", "dose: line 92 has '<0.5': <0.5 is a limit, as of detection"),
+        ("replace", "2 leaves out west; hospital has clients that may be the same: "),
+    ):
+        done = shell("fedquorum", *typed)
+        assert (done.status, len(done.stderr.splitlines())) == (1, 1)
+        assert message in done.stderr
+        typed.append(find_setting(key, done.stderr))
+    done = shell("fedquorum", *typed)
     assert done.status == 0, done.stderr
-    assert "Columns left out: patient_id" in done.stdout
+    assert "ill has classes that may be the same: 'no' and 'NO'" in done.stdout
+    typed.append(find_setting("replace", done.stdout))
+    typed.append(find_setting("group_column", done.stdout))
+    done = shell("fedquorum", *typed, "hydra.run.dir=run")
+    assert done.status == 0, done.stderr
+    assert "Warning" not in done.stdout
+    for line in (
+        "Data csv: 3 clients (North, South, West), 180 rows; target ill, one of 2 classes; ",
+        "Missing, share of rows: age 8.9%, dose 8.3%, smoker 6.1%",
+        "Taken as missing by data.invalid_cells: dose (1 cell)",
+    ):
+        assert line in done.stdout
     done = shell("fedquorum", "report", "run")
     assert done.status == 0, done.stderr
+    page = (shell.cwd / "report" / "report.html").read_text(encoding="utf-8")
+    assert all(name in page for name in ("North", "South", "West", "smoker", "no 52.8%"))
     colleague = shell.cwd / "colleague"
-    shutil.copytree(shell.cwd / "run", colleague / "run")
-    shutil.rmtree(shell.cwd / "run")
+    shutil.move(shell.cwd / "run", colleague / "run")
     patients = (shell.cwd / "patients.csv").rename(colleague / "new.csv")
 
     old = {"dose": "9.1", "smoker": "yes", "age": 85, "name": "X"}
@@ -65,8 +98,53 @@ def test_from_a_hospitals_table_to_a_page_and_a_prediction(shell: Shell) -> None
     with (shell.cwd / "out.csv").open() as file:
         predicted = [row["prediction"] for row in csv.DictReader(file)]
     with patients.open(encoding="utf-8-sig") as file:
-        right = [row["ill"] for row in csv.DictReader(file)]
+        right = [row["ill"].lower() for row in csv.DictReader(file)]
     assert np.mean([a == b for a, b in zip(predicted, right, strict=True)]) > 0.85
+
+
+def write_houses(path: Path) -> None:
+    """Write prices of houses in three towns."""
+    rng = np.random.default_rng(2)
+    lines = ["town,area,garden,price"]
+    for i in range(300):
+        area, garden = int(rng.integers(50, 220)), ("yes", "no", "shared")[int(rng.integers(3))]
+        price = 60_000 + 2_600 * area + 50_000 * (garden == "yes") + rng.normal(scale=10_000)
+        town = ("Aachen", "Bonn", "Celle")[i % 3]
+        lines.append(f"{town},{'' if i % 29 == 3 else area},{garden},{price:.0f}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_price_to_predict(shell: Shell) -> None:
+    """At the default rate; the scale is said, and predictions and metrics are in euros."""
+    write_houses(shell.cwd / "houses.csv")
+    words = "data=csv data.path=houses.csv data.client_column=town data.target=price"
+    words += " data.regression=true strategy=fedavg model=mlp rounds=20 hydra.run.dir=run"
+    done = shell("fedquorum", *words.split())
+    assert done.status == 0, done.stderr
+    assert re.search(r"Scale of the target: mean 4\d\d,\d{3}, standard deviation", done.stdout)
+    assert "test R2, by data" in done.stdout
+    run = load(shell.cwd / "run")
+    last = run.evaluations[run.evaluations["round"] == 20].set_index("client")
+    assert (last["test_r2"] > 0.9).all()
+
+    house = {"area": 120, "garden": "yes"}
+    others = [house | {"garden": "roof"}, house | {"area": None}]
+    with pytest.warns(UserWarning, match="garden had no roof in training"):
+        price, unknown, missing = run.predict([house, *others], client="Bonn")["prediction"]
+    assert abs(price - (60_000 + 2_600 * 120 + 50_000)) < 40_000
+    assert all(150_000 < value < 700_000 for value in (price, unknown, missing))
+    # The recorded error of Bonn is that of the predictions for its test rows.
+    manifest = json.loads((shell.cwd / "run" / "manifest.json").read_text())
+    scale = manifest["data"]["scales"]["target"]
+    settings = compose_settings("", f"{words} data.path={shell.cwd / 'houses.csv'}").settings
+    scaled = load_data(settings.data, settings.seed).get_client(1).y_test
+    prices = np.round(scaled * scale["deviation"] + scale["mean"]).astype(int)
+    houses = pd.read_csv(shell.cwd / "houses.csv")
+    tested = houses[(houses["town"] == "Bonn") & houses["price"].isin(prices)]
+    assert len(tested) == len(prices)
+    errors = run.predict(tested, client="Bonn")["prediction"].to_numpy() - tested["price"]
+    assert np.sqrt((errors**2).mean()) == pytest.approx(last.loc[1, "test_metric"], rel=1e-3)
 
 
 @pytest.mark.slow

@@ -189,7 +189,10 @@ class _TableReader:
         )
         if settings.client_column is None:
             return table
-        remaining = require_rows(table, settings.min_samples)
+        try:
+            remaining = require_rows(table, settings.min_samples)
+        except DataError as error:  # a client of few rows may be another spelling of one of many
+            raise DataError("; ".join([str(error), *self.client_warnings])) from None
         doubts = (*remaining.client_warnings, *doubt_clients(remaining))
         return replace(remaining, client_warnings=doubts)
 

@@ -12,6 +12,8 @@ from fedquorum.sanitize import abbreviate
 from pyarrow import csv
 
 from client_app.data.base import IGNORE_INDEX, Labels
+from client_app.data.coding.cell_forms import NUMBER, match_cells
+from client_app.data.coding.cells import clean_column
 from client_app.data.coding.text import SequenceCoding, WordCoding
 from client_app.data.coding.vocabulary import (
     PADDING_ID,
@@ -20,6 +22,7 @@ from client_app.data.coding.vocabulary import (
     split_words,
 )
 from client_app.data.sources.base import LabeledArrays, build_pooled_arrays
+from client_app.data.sources.labels import find_names
 from client_app.data.split import RowDivision, Rows
 from conf.schema.data import TextSettings
 
@@ -52,7 +55,7 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
         If the file is missing, or lacks such texts.
     """
     path = Path(settings.path).expanduser().resolve()
-    table = _load_table(path, settings.header)
+    table = _load_table(path, settings)
     if settings.expected_rows not in {None, table.num_rows}:
         raise DataError(
             f"data.path must be a .csv file of data.expected_rows {settings.expected_rows}, got "
@@ -72,14 +75,13 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
                     f"{abbreviate(table.column_names, near=name)}, got {name!r}"
                 )
             _check_complete(table, key, name, path)
-    names, clients = _find_distinct(table, settings.client_column)
-    client_names = tuple(map(str, names))
+    client_names, clients = _find_names(table, settings.client_column)
     texts = [[str(text) for text in table[name].to_pylist()] for name in settings.text_columns]
     if settings.target is None:
         arrays = _build_next_tokens(texts[0], clients, settings)
         return replace(arrays, client_names=client_names)
     classes, labels = _read_classes(table, settings.target, settings.classes, path)
-    groups = _find_distinct(table, settings.group_column)[1] if settings.group_column else None
+    groups = _find_names(table, settings.group_column)[1] if settings.group_column else None
     coding = WordCoding(
         tuple(settings.text_columns),
         settings.length,
@@ -94,7 +96,7 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
         len(classes),
         client_train=clients,
         client_names=client_names,
-        class_names=tuple(map(str, classes)),
+        class_names=tuple(classes),
         num_tokens=num_tokens,
         division=RowDivision(groups=groups),
         warnings=warnings,
@@ -102,23 +104,26 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
     )
 
 
-def _load_table(path: Path, header: Sequence[str]) -> Any:
+def _load_table(path: Path, settings: TextSettings) -> Any:
+    names = (settings.client_column, settings.target, settings.group_column)
     try:
-        return _read(path, header)
+        return _read(path, settings.header, [name for name in names if name])
     except Exception as error:
         raise DataError(
             f"data.path must be a .csv file, got {path}: {to_one_line(error)}"
         ) from None
 
 
-def _read(path: Path, header: Sequence[str]) -> Any:
+def _read(path: Path, header: Sequence[str], names: Sequence[str]) -> Any:
+    """Return the file's table; cells of the columns ``names`` are text that keeps its look."""
     if not path.is_file():
         raise ValueError("there is no such file")
     parse = csv.ParseOptions(newlines_in_values=True)
     read = csv.ReadOptions(column_names=list(header) or None)
-    table = csv.read_csv(path, read_options=read, parse_options=parse)
+    convert = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
+    table = csv.read_csv(path, read_options=read, parse_options=parse, convert_options=convert)
     if header and [str(table[name][0]) for name in header] == list(header):
-        table = csv.read_csv(path, parse_options=parse)
+        table = csv.read_csv(path, parse_options=parse, convert_options=convert)
     if not table.num_rows:
         raise ValueError("it has no rows")
     for name in table.column_names:
@@ -137,33 +142,34 @@ def _check_complete(table: Any, key: str, name: str, path: Path) -> None:
         )
 
 
-def _find_distinct(table: Any, name: str) -> tuple[list[Any], Labels]:
-    values = table[name].to_pylist()
-    distinct = sorted(set(values))
-    position = {value: i for i, value in enumerate(distinct)}
-    return distinct, np.array([position[value] for value in values], dtype=np.int64)
+def _find_names(table: Any, name: str) -> tuple[tuple[str, ...], Labels]:
+    return find_names(clean_column(table[name]))
 
 
 def _read_classes(
     table: Any, name: str, allowed: Sequence[str] | None, path: Path
-) -> tuple[Sequence[Any], Labels]:
+) -> tuple[Sequence[str], Labels]:
     """Return the classes, and the index of each row's class."""
-    for row, value in enumerate(table[name].to_pylist(), 1):
-        if isinstance(value, float) and not value.is_integer():
-            raise DataError(
-                f"data.target must be a column of classes in {path}, got {name}, which is "
-                f"{value:g} in row {row}"
-            )
-    classes, labels = _find_distinct(table, name)
+    classes, labels = _find_names(table, name)
+    is_number = match_cells(pa.array(classes), NUMBER)
+    is_fraction = np.array(
+        [n and not float(c).is_integer() for c, n in zip(classes, is_number, strict=True)]
+    )
+    if is_number.all() and is_fraction.any():
+        row = int(np.argmax(is_fraction[labels]))
+        raise DataError(
+            f"data.target must be a column of classes in {path}, got {name}, which is "
+            f"{classes[labels[row]]} in row {row + 1}"
+        )
     if allowed is not None:
-        foreign = [value for value in classes if str(value) not in allowed]
+        foreign = [value for value in classes if value not in allowed]
         if foreign:
             raise DataError(
                 f"data.target must be a column of {abbreviate(allowed)} in {path} (data.classes), "
                 f"got {name}, which is {foreign[0]} in row "
                 f"{1 + int(np.argmax(labels == classes.index(foreign[0])))}"
             )
-        positions = np.array([allowed.index(str(value)) for value in classes], dtype=np.int64)
+        positions = np.array([allowed.index(value) for value in classes], dtype=np.int64)
         return allowed, positions[labels]
     if len(classes) == 1:
         raise DataError(

@@ -84,7 +84,7 @@ def _list_further_facts(data: Mapping[str, Any], limit: int) -> Iterator[tuple[s
     yield "Missing, share of rows", _join(data, "missing", limit, _format_share, largest=True)
     yield (
         "Taken as missing by data.invalid_cells",
-        _join(data, "invalid", limit, lambda name, cells: f"{name} ({cells} cells)", largest=True),
+        _join(data, "invalid", limit, _format_cells, largest=True),
     )
     yield (
         "Rare categories taken as other",
@@ -169,6 +169,10 @@ def _format_clients(count: Any, names: Sequence[str], limit: int) -> str:
 
 def _count(data: Mapping[str, Any], key: str) -> str:
     return _format_clients(len(data[key]), (), 0)
+
+
+def _format_cells(name: str, cells: Any) -> str:
+    return f"{name} ({cells} cell{'' if cells == 1 else 's'})"
 
 
 def _format_share(name: str, share: Any) -> str:
