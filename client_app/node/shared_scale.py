@@ -1,6 +1,5 @@
 """Write and read the scale of a client's numbers that a device shares with the model card."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,7 +59,7 @@ def _read_statistic(record: Mapping[str, Any], name: str, num_columns: int) -> N
     if not isinstance(given, list) or len(given) != num_columns:
         raise ProtocolError(f"'{name}' must be a list of {num_columns} numbers")
     for value in given:
-        # Not >: no comparison with NaN, a column without a number, is true.
-        if type(value) is not float or (not math.isnan(value) and abs(value) > MAX_STATISTIC):
+        # NaN, which a column without a number has, is not above any limit.
+        if type(value) is not float or abs(value) > MAX_STATISTIC:
             raise ProtocolError(f"'{name}' must have finite numbers up to {MAX_STATISTIC:g}")
     return np.array(given, dtype=np.float64)

@@ -235,10 +235,10 @@ class TableScaling:
         hint = suggest_name(str(client), names)
         given = sanitize(repr(client)) + (f" ({hint})" if hint else "")
         if self.kind == "device":
-            ids = f"an id of those whose devices share their scales ({abbreviate(known.client for known in self.clients)})"
+            shared = abbreviate(known.client for known in self.clients)
             raise SettingsError(
-                f"client must be {by_name}{ids}, got {given}; for other clients predict on the "
-                f"device, {ON_DEVICE}"
+                f"client must be {by_name}an id of those whose devices share their scales "
+                f"({shared}), got {given}; for other clients predict on the device, {ON_DEVICE}"
             )
         ids = f"an id from {self.clients[0].client} to {self.clients[-1].client}"
         raise SettingsError(f"client must be {by_name}{ids}, got {given}")

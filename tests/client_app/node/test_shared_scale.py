@@ -8,9 +8,9 @@ import pytest
 from fedquorum.errors import ProtocolError
 from flwr.app import ConfigRecord, RecordDict
 
-from client_app.data.coding.table import ClientScale
+from client_app.data.coding.table import ClientScale, average_scales
 from client_app.data.scaling import NumberScale
-from client_app.node.shared_scale import decode_scale, encode_scale
+from client_app.node.shared_scale import MAX_ROWS, MAX_STATISTIC, decode_scale, encode_scale
 
 NAN = math.nan
 GOOD = {"rows": 20, "fill": [0.1, NAN], "mean": [1 / 3, NAN], "deviation": [5e-324, NAN]}
@@ -26,6 +26,14 @@ def test_a_scale_survives_the_wire() -> None:
     assert (found.client, found.rows, found.name) == (2, 20, None)
     for name, expected in zip(("fill", "mean", "deviation"), statistics, strict=True):
         np.testing.assert_array_equal(getattr(found.scale, name), expected)
+
+
+def test_the_largest_scales_have_a_finite_mean() -> None:
+    """However many rows a device claims to have."""
+    largest = {name: [MAX_STATISTIC] for name in ("fill", "mean", "deviation")}
+    record = ConfigRecord({"rows": MAX_ROWS, **largest})
+    common = average_scales([decode_scale(record, client, 1) for client in range(1000)])
+    np.testing.assert_allclose(common.mean, MAX_STATISTIC)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +62,6 @@ def test_a_scale_survives_the_wire() -> None:
 )
 def test_hostile_scales_are_refused(change: dict[str, Any], problem: str) -> None:
     """A device cannot report a scale that no numbers have."""
-    given = {key: value for key, value in (GOOD | change).items() if value is not None}
+    given: dict[str, Any] = {k: value for k, value in (GOOD | change).items() if value is not None}
     with pytest.raises(ProtocolError, match=problem):
         decode_scale(ConfigRecord(given), 2, 2)

@@ -152,6 +152,7 @@ def test_no_scale_leaves_by_itself(folder: Path) -> None:
             result.predict(ROWS, client=client)
 
 
+@pytest.mark.slow
 def test_a_private_run_has_no_scales(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They stay on the node, which says so in one line."""
     lines: list[str] = []
