@@ -43,6 +43,7 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 from flwr.common.constant import ErrorCode
 
 from client_app.data.base import Split
+from client_app.data.coding.table import ClientScale
 from client_app.node.agreement import (
     STATISTICS_ACTION,
     decode_scales,
@@ -94,7 +95,7 @@ def _apply_policy(message: Message, context: Context, call_next: ClientAppCallab
     """Let the owner of a device decide, before anything reads the data."""
     if CLIENT_ID not in context.node_config:  # the user owns all simulated nodes
         return call_next(message, context)
-    return PolicyMod(_compose)(message, context, call_next)
+    return PolicyMod(_compose, _find_scale)(message, context, call_next)
 
 
 def _apply_run_mods(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -111,6 +112,11 @@ def _wrap_with_mod(call_next: ClientAppCallable, mod: Mod) -> ClientAppCallable:
 
 def _compose(context: Context) -> ComposedConfig:
     return _compose_settings(*_read_run_config(context.run_config))
+
+
+def _find_scale(context: Context) -> ClientScale | None:
+    node, (client,) = _get_node(context)
+    return node.find_own_scale(client)
 
 
 app = ClientApp(mods=[_mask_error_text, _apply_policy])

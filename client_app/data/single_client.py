@@ -187,7 +187,9 @@ def _build_agreed_coding(settings: OnDeviceSettings, input_shape: tuple[int, ...
         from client_app.data.tabular import build_table_coding
 
         schema = TableSchema.from_settings(settings.columns)
-        return build_table_coding(schema, settings, TableScaling("device"))
+        return build_table_coding(
+            schema, settings, TableScaling("device" if schema.numbers else "none")
+        )
     if isinstance(settings, ImageFolderSettings):
         height, width = settings.image_size or (0, 0)
         return ImageCoding((height, width), "RGB", "stretch")

@@ -24,6 +24,7 @@ from torch import nn
 from client_app.data import load_data
 from client_app.data.agreed import ClientMoments
 from client_app.data.base import FederatedData, Split
+from client_app.data.coding.table import ClientScale, TableCoding
 from client_app.data.examples import Examples
 from client_app.data.scaling import AgreedScales
 from client_app.data.single_client import SingleClientData
@@ -149,6 +150,18 @@ class Node:
             self._agreed = scales.to_dict()
             data.agree(scales)
             self._unload_clients()
+
+    def find_own_scale(self, client: int) -> ClientScale | None:
+        """Return the scale of a device's client; None unless it scales by its own numbers."""
+        if not isinstance(self._data, SingleClientData):
+            return None
+        coding = self._data.get_client_coding(client)
+        if not isinstance(coding, TableCoding) or not coding.numbers:
+            return None
+        if coding.scaling.kind != "client":
+            return None
+        (known,) = coding.scaling.clients
+        return replace(known, client=client)
 
     @property
     def has_clients(self) -> bool:

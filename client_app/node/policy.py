@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from logging import ERROR, WARNING
+from logging import ERROR, INFO, WARNING
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from fedquorum.flower.codec import (
     Status,
     TrainResult,
     add_client_names,
+    add_scale,
     decode_train_reply,
     drop_metrics,
     encode_evaluate_reply,
@@ -43,7 +44,9 @@ from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 from flwr.supercore.utils import get_flwr_home
 
+from client_app.data.coding.table import ClientScale
 from client_app.node.agreement import QUERY_TYPE
+from client_app.node.shared_scale import encode_scale
 from conf import ComposedConfig, Settings
 from conf.schema.data import DataSettings, agrees_on_numbers, is_on_device, needs_agreement
 from conf.schema.privacy import ClippingSettings, FixedClippingSettings
@@ -204,6 +207,9 @@ class NodePolicy:
     statistics : bool
         Whether exact sums of the client's numbers may leave the node, for scales that all clients
         share. They do only if the owner says so.
+    scales : bool
+        Whether the scale by which the client takes its own numbers may leave the node, for the
+        model card.
     """
 
     privacy: PrivacyRequirement = field(default_factory=PrivacyRequirement)
@@ -212,6 +218,7 @@ class NodePolicy:
     per_day: DailyLimit = field(default_factory=DailyLimit)
     client_name: str | None = parameter(None, ClientName())
     statistics: bool = parameter(False, Flag())
+    scales: bool = parameter(False, Flag())
 
     @property
     def withheld(self) -> frozenset[str]:
@@ -369,9 +376,12 @@ class PolicyMod:
     ----------
     compose : callable
         Returns the settings and the experiment of the run of a context.
+    find_scale : callable
+        Returns the scale of the client of a context; None if it does not scale by its own numbers.
     """
 
     compose: Callable[[Context], ComposedConfig]
+    find_scale: Callable[[Context], ClientScale | None]
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Check one message against the policy, and return the reply."""
@@ -411,7 +421,20 @@ class PolicyMod:
         is_query = message.metadata.message_type == MessageType.QUERY
         if is_query and policy.client_name and composed.settings.data.names:
             reply.content = add_client_names(reply.content, {client: policy.client_name})
+        if is_query and policy.scales:
+            self._add_scale(reply, context, composed.settings)
         return reply
+
+    def _add_scale(self, reply: Message, context: Context, settings: Settings) -> None:
+        """Add the client's scale to the reply to a query, unless the run is private."""
+        scale = self.find_scale(context)
+        if scale is None:
+            return
+        if settings.privacy.name != "none":
+            private = f"privacy={settings.privacy.name}"
+            log(INFO, "The scale of client %d stays here: the run has %s", scale.client, private)
+            return
+        reply.content = add_scale(reply.content, encode_scale(scale))
 
 
 def _build_refusal(kind: str, client: int, reason: str) -> RecordDict:

@@ -138,9 +138,7 @@ def run_rounds(
         save_population = partial(
             records.save_population, population, rates, columns=strategy.rules.hooks.columns
         )
-        card = ModelCardWriter(
-            records, composed, data, summary, model_class, strategy.rules.trains_local_models
-        )
+        card = ModelCardWriter(records, composed, data, summary, model_class, strategy)
         callbacks: list[RunCallback] = [
             *([] if ledger is None else [ledger]),
             checkpoints,

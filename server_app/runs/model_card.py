@@ -7,28 +7,31 @@ data; so can others, because the card is plain JSON (docs/records.md describes i
 import hashlib
 import math
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fedquorum import ComposedStrategy
 from fedquorum.records.callback import FinishedRound, RunCallback
-from fedquorum.records.client_names import MAX_NAMED_CLIENTS
+from fedquorum.records.client_names import MAX_NAMED_CLIENTS, NO_NAMES
 from fedquorum.records.provenance import get_versions
 from fedquorum.records.round_record import RoundRecord
 from fedquorum.records.settings import flatten_settings
 from fedquorum.records.values import to_json_number
 from fedquorum.records.writer import MEAN_MODEL, MODEL, RunWriter
+from fedquorum.rules.state_arrays import StateArrays
 from torch import nn
 
 from client_app.data import FederatedData
 from client_app.data.coding.base import Coding
-from client_app.data.coding.table import TableCoding
+from client_app.data.coding.table import ClientScale, TableCoding, TableScaling
 from client_app.data.summary import DataSummary
 from client_app.losses import count_outputs
 from conf import ComposedConfig, Settings
 from server_app.provenance import PACKAGES
 from server_app.runs.recording import drop_resume_settings
+from server_app.runs.shared_scales import decode_scales, merge_scales, read_earlier_scales
 
 CARD_FORMAT = 1
 """The version of the card's form."""
@@ -50,10 +53,12 @@ class ModelCardWriter(RunCallback):
         How the run interpreted the data.
     model_class : str
         The import path of the model's class.
-    trains_local_models : bool
-        Whether each client has a model of its own, so that the run has no common one.
+    strategy : ComposedStrategy
+        The strategy, which has what devices report beside their updates.
     metrics : mapping, optional
         The last evaluation so far.
+    earlier_scales : tuple of ClientScale
+        What devices shared before a resume; a scale that an earlier leg recorded stays.
     """
 
     records: RunWriter
@@ -61,8 +66,16 @@ class ModelCardWriter(RunCallback):
     data: FederatedData
     summary: DataSummary
     model_class: str
-    trains_local_models: bool
+    strategy: ComposedStrategy
     metrics: Mapping[str, Any] | None = None
+    earlier_scales: tuple[ClientScale, ...] = ()
+
+    def start_rounds(self, server_round: int, get_model: Callable[[], StateArrays]) -> None:
+        """Read the scales that devices shared before a resume."""
+        coding = self.data.coding
+        if isinstance(coding, TableCoding) and coding.scaling.kind == "device":
+            folder = self.records.directory
+            self.earlier_scales = read_earlier_scales(folder, len(coding.numbers))
 
     def add_rounds(self, rounds: Iterable[RoundRecord]) -> None:
         """Note the last evaluation of earlier rounds."""
@@ -89,7 +102,7 @@ class ModelCardWriter(RunCallback):
             "experiment": composed.experiment,
             "strategy": settings.strategy.name,
             "model": self._describe_model(settings),
-            "inputs": _name_clients(self.data, settings).to_json(),
+            "inputs": self._find_coding(settings).to_json(),
             "target": describe_target(self.data, settings),
             "data": self.summary.to_dict(),
             "metrics": self.metrics,
@@ -98,6 +111,17 @@ class ModelCardWriter(RunCallback):
             "versions": {"python": platform.python_version(), **get_versions(PACKAGES)},
         }
         self.records.save_model_card(to_strict_json(card))
+
+    def _find_coding(self, settings: Settings) -> Coding:
+        """Return the coding of the data, with what the records keep about clients."""
+        coding = _name_clients(self.data, settings)
+        if not isinstance(coding, TableCoding) or coding.scaling.kind != "device":
+            return coding
+        keeps = settings.data.names and self.data.num_clients <= MAX_NAMED_CLIENTS
+        names = self.strategy.client_names if keeps else NO_NAMES
+        now = decode_scales(self.strategy.client_scales, len(coding.numbers), names)
+        scaling = TableScaling.from_devices(merge_scales(self.earlier_scales, now))
+        return replace(coding, scaling=scaling)
 
     def _describe_model(self, settings: Settings) -> dict[str, Any]:
         """Return the card's entry for the architecture and the file of the model."""
@@ -110,7 +134,7 @@ class ModelCardWriter(RunCallback):
             "file": MODEL,
             "sha256": compute_sha256(folder / MODEL),
             "mean_file": MEAN_MODEL if (folder / MEAN_MODEL).exists() else None,
-            "is_common": not self.trains_local_models,
+            "is_common": not self.strategy.rules.trains_local_models,
             "class": self.model_class,
             "settings": tag_infinite(asdict(settings.model)),
             "input_shape": list(shape),

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from fedquorum.errors import DataError, SettingsError, suggest_name
-from fedquorum.sanitize import sanitize
+from fedquorum.sanitize import abbreviate, sanitize
 
 from client_app.data.base import Inputs, Labels
 from client_app.data.coding.base import Coding, EncodedRows
@@ -24,6 +24,9 @@ SCALING_KINDS: Sequence[ScalingKind] = ("none", "client", "agreed", "device")
 MAX_NAMES = 5
 MAX_STATISTICS = 200_000
 """The most numbers of clients' scales in a model card; with more it has their mean alone."""
+
+ON_DEVICE = "with its data as data=FILE (fedquorum predict DIR ROWS.csv --client ID --data FILE)"
+"""How to predict where the scale stayed."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,8 @@ class TableScaling:
     ----------
     kind : str
         ``client``: each client has its own scale. ``agreed``: all have ``common``. ``device``: each
-        has its own, which stays on its device. ``none``: numbers are not scaled.
+        has its own, which stays on its device unless the owner lets it leave. ``none``: numbers are
+        not scaled.
     common : NumberScale, optional
         The scale of rows that belong to no client: the agreed one, or the mean of the clients'.
     clients : tuple of ClientScale
@@ -178,6 +182,11 @@ class TableScaling:
         """Return the scaling by clients' own scales."""
         return cls("client", average_scales(clients), tuple(clients))
 
+    @classmethod
+    def from_devices(cls, clients: Sequence[ClientScale]) -> Self:
+        """Return the scaling by clients' own scales, of which devices share these."""
+        return cls("device", average_scales(clients) if clients else None, tuple(clients))
+
     def select(self, client: int | str | None) -> tuple[NumberScale | None, tuple[str, ...]]:
         """Return the scale for a client's rows, and what to say about it.
 
@@ -192,20 +201,24 @@ class TableScaling:
             return None, ()
         if self.kind == "agreed":
             return self.common, ()
-        if client is not None and (self.clients or self.kind == "client"):
+        if client is not None and (self.common is not None or self.clients):
             return self._find(client).scale, ()
         if self.common is None:
             raise DataError(
                 "the scale of the numbers stayed on the clients' devices: predict on a device, "
-                "with its data as data=FILE (fedquorum predict DIR ROWS.csv --data FILE)"
+                + ON_DEVICE
             )
-        note = (
-            "numbers are scaled by the mean of all clients' statistics, weighted by rows"
-            if self.kind == "client"
-            else f"numbers are scaled by the mean of the statistics of the {len(self.clients)} "
-            "clients whose devices share them, weighted by rows"
-        )
+        note = f"numbers are scaled by the mean of {self._describe_clients()}, weighted by rows"
         return self.common, (f"{note}; client=NAME takes those of one client",)
+
+    def _describe_clients(self) -> str:
+        """Return whose statistics ``common`` is the mean of."""
+        if self.kind == "client":
+            return "all clients' statistics"
+        if len(self.clients) == 1:
+            return "the statistics of the one client whose device shares them"
+        count = f"{len(self.clients)} " if self.clients else ""
+        return f"the statistics of the {count}clients whose devices share them"
 
     def _find(self, client: int | str) -> ClientScale:
         if not self.clients:
@@ -220,11 +233,15 @@ class TableScaling:
         listed = ", ".join(names[:MAX_NAMES]) + ("" if len(names) <= MAX_NAMES else ", ..")
         by_name = f"a name ({listed}) or " if names else ""
         hint = suggest_name(str(client), names)
+        given = sanitize(repr(client)) + (f" ({hint})" if hint else "")
+        if self.kind == "device":
+            shared = abbreviate(known.client for known in self.clients)
+            raise SettingsError(
+                f"client must be {by_name}an id of those whose devices share their scales "
+                f"({shared}), got {given}; for other clients predict on the device, {ON_DEVICE}"
+            )
         ids = f"an id from {self.clients[0].client} to {self.clients[-1].client}"
-        raise SettingsError(
-            f"client must be {by_name}{ids}, got {sanitize(repr(client))}"
-            + (f" ({hint})" if hint else "")
-        )
+        raise SettingsError(f"client must be {by_name}{ids}, got {given}")
 
     def to_json(self, num_columns: int) -> dict[str, Any]:
         """Return the scaling as JSON values."""

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
     ssh_key_fingerprint,
 )
-from flwr.app import Message, MessageType
+from flwr.app import ConfigRecord, Message, MessageType
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
@@ -28,6 +28,7 @@ from .codec import (
     decode_hosted_clients,
     encode_query,
     encode_standard_query,
+    find_scale,
     has_protocol_version,
 )
 from .waiting_grid import is_http_grid, unwrap_grid
@@ -94,6 +95,8 @@ class NodeRegistry:
     ----------
     names : ClientNames
         The clients' names; nodes may report further ones.
+    scales : dict of int to ConfigRecord
+        What nodes of one client report as its scale, unchecked.
     nodes : frozenset of int
         The connected nodes.
     is_open : bool
@@ -112,6 +115,7 @@ class NodeRegistry:
         names: ClientNames = NO_NAMES,
     ) -> None:
         self.names = names
+        self.scales: dict[int, ConfigRecord] = {}
         self._standard = standard
         # The reason why a node that does not answer the query cannot take part.
         self._query_hint = NEEDS_QUERY if standard else NEEDS_PROTOCOL if clients is None else ""
@@ -390,6 +394,7 @@ class NodeRegistry:
             self._log_refusal(node, f"claims {more} further clients that it cannot have: refused")
         self._claims[node] = tuple(claimed)
         self._note_names(node, reply)
+        self._note_scale(node, reply)
         if len(claimed) < len(clients):
             self._retry_query(node)
         if dropped:
@@ -458,6 +463,13 @@ class NodeRegistry:
         }
         if reported:
             self.names = ClientNames.clean({**self.names.names, **reported})
+
+    def _note_scale(self, node: int, reply: Message) -> None:
+        """Note the scale that a node reports for its client, if it hosts one."""
+        scale = find_scale(reply.content)
+        hosted = [client for client in self._claims[node] if self._node_of.get(client) == node]
+        if scale is not None and len(hosted) == 1:
+            self.scales[hosted[0]] = scale
 
     def _list_names(self, clients: Sequence[int]) -> str:
         return abbreviate([self.names.format(client) for client in clients])

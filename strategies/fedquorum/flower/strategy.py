@@ -150,6 +150,11 @@ class ComposedStrategy(Strategy):
         """The names of clients that the server or their nodes gave."""
         return self._session.registry.names
 
+    @property
+    def client_scales(self) -> Mapping[int, ConfigRecord]:
+        """The scales that nodes reported for their clients, unchecked."""
+        return self._session.registry.scales
+
     def get_state(self) -> StateArrays:
         """Return the strategy's state between rounds beside the model, by array name.
 

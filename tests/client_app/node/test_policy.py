@@ -22,6 +22,7 @@ from fedquorum.flower.codec import (
     encode_evaluate_request,
     encode_query,
     encode_train_request,
+    find_scale,
 )
 from fedquorum.rules.types import Objective, RoundPlan
 from flwr.app import Message, RecordDict
@@ -37,6 +38,7 @@ from client_app.node.policy import (
     find_policy,
     load_policy,
 )
+from client_app.node.shared_scale import decode_scale
 from conf import compose_settings
 from server_app.engines.in_process import InProcessGrid
 
@@ -216,6 +218,37 @@ def test_a_name_leaves_the_node_only_if_the_policy_gives_one(device: Path) -> No
     assert "names" not in send_message(device, TRAIN, "train").content
 
 
+def test_a_scale_leaves_the_node_only_if_the_policy_says_so(device: Path) -> None:
+    """Only with the reply to the query, and only of numbers that the client scales by itself."""
+    table = ["a,b,ill", *(f"{k},{7 * k % 5},{'no' if k % 2 else 'yes'}" for k in range(10))]
+    (device / "own.csv").write_text("\n".join(table))
+    words = "data=csv data.client_column=null data.path=nowhere.csv data.target=ill "
+    words += "data.num_clients=3 data.columns={numbers:[a,b],classes:[no,yes]}"
+
+    def ask(policy: str, more: str = "") -> RecordDict:
+        write_policy(device, policy)
+        run_config = compose_settings("custom", f"{words} {more}").run_config | {"output-dir": ""}
+        grid = InProcessGrid(app, run_config, 1)
+        data = str(device / "own.csv")
+        grid._contexts[1].node_config = {"client-id": 2, "data-path": data}
+        (reply,) = grid.send_and_receive([Message(encode_query(), 1, "query")])
+        return reply.content
+
+    assert find_scale(ask("client_name: North\nstatistics: true")) is None
+    content = ask("client_name: North\nscales: true")
+    record = find_scale(content)
+    assert record is not None
+    found = decode_scale(record, 2, 2)
+    assert (found.rows, found.scale.deviation.shape) == (8, (2,))
+    assert (decode_client_names(content), decode_hosted_clients(content)) == ({2: "North"}, (2,))
+    refusing = "scales: true\naccept: {strategies: [fedau]}"
+    assert find_scale(ask(refusing, "strategy=fedavg")) is None
+    for more in ("data.scaling=agreed", "privacy=dp_fixed_server strategy=average_all"):
+        assert find_scale(ask("scales: true\nstatistics: true", more)) is None
+    write_policy(device, "scales: true")  # arrays have no scales
+    assert find_scale(send_message(device, encode_query(), "query").content) is None
+
+
 # --- how much ------------------------------------------------------------------------------------
 
 
@@ -277,6 +310,8 @@ def test_all_of_a_policy(tmp_path: Path) -> None:
         "accept: {experiments: ['fedau/*'], models: [mlp], strategies: [fedau]}\n"
         "per_day: {rounds: 100, examples: 1000000}\n"
         "client_name: North\n"
+        "statistics: true\n"
+        "scales: true\n"
     )
     assert load_policy(tmp_path / "node.yaml") == NodePolicy(
         PrivacyRequirement(1.1, 2, clips_here=True),
@@ -284,6 +319,8 @@ def test_all_of_a_policy(tmp_path: Path) -> None:
         Allowlist(("fedau/*",), ("mlp",), ("fedau",)),
         DailyLimit(100, 1000000),
         "North",
+        statistics=True,
+        scales=True,
     )
 
 
@@ -298,6 +335,7 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     assert found.accept.experiments == ("custom", "fedau/*")
     assert found.per_day == DailyLimit(200, 100000)
     assert found.client_name == "Hospital North"
+    assert (found.statistics, found.scales) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -323,6 +361,8 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
         ("per_day: {rounds: 1.5}", "per_day.rounds must be a whole number >= 0, or null, got 1.5"),
         ("client_name: 7", "client_name must be a text of 1 to 100 characters, on one line, or"),
         ('client_name: "a\\nb"', "client_name must be a text of 1 to 100 characters, on one line"),
+        ("scales: yes please", "scales must be true or false, got 'yes please'"),
+        ("scale: true", "scale is not a key of node.yaml; did you mean scales?"),
         ("accept: {models: mlp}", "accept.models must be a list of names, got 'mlp'"),
         (
             "withhold: [num-examples]",

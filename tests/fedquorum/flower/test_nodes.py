@@ -10,6 +10,7 @@ from fedquorum.errors import ClientsMissingError
 from fedquorum.flower.codec import (
     PROTOCOL_VERSION,
     add_client_names,
+    add_scale,
     encode_hosted_clients,
 )
 from fedquorum.flower.nodes import (
@@ -235,6 +236,20 @@ def test_nodes_name_their_clients() -> None:
     nodes.reply = reply
     registry.wait(nodes, 1)
     assert registry.names.names == {0: "North", 1: "South", 2: "North"}
+
+
+def test_a_node_reports_the_scale_of_its_client() -> None:
+    """Only the one client that it hosts, unchecked; later queries replace it."""
+    nodes, registry = KeyedGrid([[0, 1], [2], [2], [7]]), NodeRegistry([0, 1, 2])
+
+    def reply(message: Message) -> Message:
+        node = message.metadata.dst_node_id
+        content = encode_hosted_clients(nodes.claims[node])
+        return Message(add_scale(content, ConfigRecord({"node": node})), reply_to=message)
+
+    nodes.reply = reply
+    registry.wait(nodes, 1)
+    assert {client: scale["node"] for client, scale in registry.scales.items()} == {2: 2}
 
 
 def test_the_error_names_the_node_its_key_and_its_clients() -> None:

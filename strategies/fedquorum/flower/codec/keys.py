@@ -9,6 +9,7 @@ SUM = "weighted-sum"
 LOW_SUM = "weighted-sum-low"
 SUM_BINS = "weighted-sum-bins"
 RESPONSE_TIMES = "response-times"
+SCALE = "scale"
 START_MODEL = "start-model-{}"  # from 0, if the clients of a node start from several
 
 # In requests and in replies.

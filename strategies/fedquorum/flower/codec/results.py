@@ -33,6 +33,7 @@ from .keys import (
     PROTOCOL_KEY,
     REASON,
     RESPONSE_TIMES,
+    SCALE,
     SECONDS,
     STATUS,
     SUM,
@@ -166,6 +167,14 @@ def add_client_names(content: RecordDict, names: Mapping[int, str]) -> RecordDic
     """Return the reply to a query with names of the clients on this node."""
     record: dict[str, Any] = {CLIENT_ID: [*names], NAME: [*names.values()]}
     return RecordDict({**content, NAMES: ConfigRecord(record)})
+
+
+def add_scale(content: RecordDict, scale: ConfigRecord) -> RecordDict:
+    """Return the reply to a query with the scale of the one client on this node.
+
+    The library passes it on; the app that reads it checks it.
+    """
+    return RecordDict({**content, SCALE: scale})
 
 
 def encode_train_reply(
@@ -323,6 +332,11 @@ def decode_client_names(content: RecordDict) -> dict[int, str]:
         for client, name in zip(clients[:MAX_NAMED_CLIENTS], names, strict=False)
         if isinstance(client, int) and isinstance(name, str)
     }
+
+
+def find_scale(content: RecordDict) -> ConfigRecord | None:
+    """Return the scale in a node's reply to a query, unchecked; None if it has none."""
+    return select_records(content, ConfigRecord).get(SCALE)
 
 
 def decode_train_reply(content: RecordDict) -> list[TrainResult]:

@@ -205,7 +205,21 @@ def test_scales_that_stayed_on_devices() -> None:
     shared = TableScaling("device", NORTH.scale, (NORTH,))
     some = TableCoding(("age", "dose"), CODING.categories, shared)
     assert encode(ROW, 0, some) == encode(ROW)
-    assert "the 1 clients whose devices share" in some.encode(ROW).notes[0]
+    assert "the one client whose device shares them" in some.encode(ROW).notes[0]
+    with pytest.raises(SettingsError, match=r"\(North\) or an id .* \(0\), got 1; for other"):
+        some.encode(ROW, 1)
+
+
+def test_the_mean_of_the_scales_of_devices() -> None:
+    """It says how many share; where there are too many to keep, their mean is all there is."""
+    both = TableScaling.from_devices([NORTH, SOUTH])
+    assert (both.kind, both.common) == ("device", both.select(None)[0])
+    assert "of the 2 clients whose devices share them" in both.select(None)[1][0]
+    assert TableScaling.from_devices([]).common is None
+    many = TableScaling("device", both.common)
+    assert "the statistics of the clients whose devices" in many.select(None)[1][0]
+    with pytest.raises(SettingsError, match="client must be left out"):
+        many.select(0)
 
 
 def test_an_agreed_scale_needs_no_client() -> None:
