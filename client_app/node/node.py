@@ -152,15 +152,13 @@ class Node:
             self._unload_clients()
 
     def find_own_scale(self, client: int) -> ClientScale | None:
-        """Return the scale of a device's client; None unless it scales by its own numbers."""
-        if not isinstance(self._data, SingleClientData):
+        """Return the scale of a device's client; None if the model card has no place for it."""
+        data = self._data
+        if not isinstance(data, SingleClientData) or not isinstance(data.coding, TableCoding):
             return None
-        coding = self._data.get_client_coding(client)
-        if not isinstance(coding, TableCoding) or not coding.numbers:
+        if data.coding.scaling.kind != "device":
             return None
-        if coding.scaling.kind != "client":
-            return None
-        (known,) = coding.scaling.clients
+        (known,) = data.get_client_coding(client).scaling.clients
         return replace(known, client=client)
 
     @property
