@@ -156,9 +156,10 @@ class Node:
         data = self._data
         if not isinstance(data, SingleClientData) or not isinstance(data.coding, TableCoding):
             return None
-        if data.coding.scaling.kind != "device":
+        own = data.get_client_coding(client).scaling
+        if data.coding.scaling.kind != "device" or own.kind != "client":
             return None
-        (known,) = data.get_client_coding(client).scaling.clients
+        (known,) = own.clients
         return replace(known, client=client)
 
     @property
