@@ -24,7 +24,7 @@ from torch import nn
 from client_app.data import load_data
 from client_app.data.agreed import ClientMoments
 from client_app.data.base import FederatedData, Split
-from client_app.data.coding.table import ClientScale, TableCoding
+from client_app.data.coding.table import ClientScale, TableCoding, TableScaling
 from client_app.data.examples import Examples
 from client_app.data.scaling import AgreedScales
 from client_app.data.single_client import SingleClientData
@@ -156,7 +156,7 @@ class Node:
         data = self._data
         if not isinstance(data, SingleClientData) or not isinstance(data.coding, TableCoding):
             return None
-        own = data.get_client_coding(client).scaling
+        own: TableScaling = data.get_client_coding(client).scaling
         if data.coding.scaling.kind != "device" or own.kind != "client":
             return None
         (known,) = own.clients
