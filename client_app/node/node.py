@@ -24,7 +24,7 @@ from torch import nn
 from client_app.data import load_data
 from client_app.data.agreed import ClientMoments
 from client_app.data.base import FederatedData, Split
-from client_app.data.coding.table import ClientScale, TableCoding
+from client_app.data.coding.table import ClientScale, TableCoding, TableScaling
 from client_app.data.examples import Examples
 from client_app.data.scaling import AgreedScales
 from client_app.data.single_client import SingleClientData
@@ -152,15 +152,14 @@ class Node:
             self._unload_clients()
 
     def find_own_scale(self, client: int) -> ClientScale | None:
-        """Return the scale of a device's client; None unless it scales by its own numbers."""
-        if not isinstance(self._data, SingleClientData):
+        """Return the scale of a device's client; None if the model card has no place for it."""
+        data = self._data
+        if not isinstance(data, SingleClientData) or not isinstance(data.coding, TableCoding):
             return None
-        coding = self._data.get_client_coding(client)
-        if not isinstance(coding, TableCoding) or not coding.numbers:
+        own: TableScaling = data.get_client_coding(client).scaling
+        if data.coding.scaling.kind != "device" or own.kind != "client":
             return None
-        if coding.scaling.kind != "client":
-            return None
-        (known,) = coding.scaling.clients
+        (known,) = own.clients
         return replace(known, client=client)
 
     @property

@@ -9,7 +9,8 @@ of Flower's standard protocol (``standard``) carry no version and name no client
 
 Query (the clients that a node hosts)
     request: ``config`` {protocol}; reply: ``metrics`` {protocol, client-id: list}, or a single
-    number, and ``names`` {client-id: list, name: list} of clients whose device gives a name.
+    number, and ``names`` {client-id: list, name: list} of clients whose device gives a name. A
+    device of one client may add its ``scale``, a record of the app's that nothing here reads.
 Train
     request: ``arrays`` + ``config`` {protocol, server-round, client-id: list, priority: list,
     global-loss, global-accuracy, epsilon, criterion}; no epsilon means no gate. Reply of one
