@@ -13,9 +13,10 @@ from fedquorum.errors import DataError, SettingsError
 
 from client_app.data.agreed import ClientMoments, apply_scales, build_scales, measure_moments
 from client_app.data.base import ClientData, ClientwiseData, Target
-from client_app.data.coding.arrays import ArrayCoding
+from client_app.data.coding.arrays import DeviceCoding
 from client_app.data.coding.base import Coding
 from client_app.data.coding.images import ImageCoding
+from client_app.data.coding.read import infer_coding
 from client_app.data.coding.table import TableCoding, TableScaling
 from client_app.data.partition import ClientSplit
 from client_app.data.partitioned import build_client_data, split_single_client
@@ -102,7 +103,7 @@ class SingleClientData(ClientwiseData):
 
     def get_client_coding(self, client: int) -> Coding:
         """Return the coding with the statistics of this device's data, read once."""
-        return self._load_cached(client)[1] or self._coding
+        return self._load_cached(client)[1]
 
     def measure_client(self, client: int) -> ClientMoments:
         """Return the moments of a client's training rows, for scales that all clients share."""
@@ -121,7 +122,7 @@ class SingleClientData(ClientwiseData):
         """The interpretation of the data, with the agreed scales."""
         return replace(super().summary, scales=self.scales, client_warnings=self._doubts)
 
-    def _load_client(self, client: int) -> tuple[ClientData, Coding | None]:
+    def _load_client(self, client: int) -> tuple[ClientData, Coding]:
         arrays, split = self._read_client(client)
         scales = self.scales
         if needs_agreement(self._settings) and not scales:
@@ -129,7 +130,7 @@ class SingleClientData(ClientwiseData):
         arrays = apply_scales(arrays, scales)
         data = build_client_data(arrays, split)
         self._check_shapes(data)
-        return data, arrays.coding
+        return data, arrays.coding or infer_coding(arrays.x_train[:1], arrays.num_tokens)
 
     def _read_client(self, client: int) -> tuple[LabeledArrays, ClientSplit]:
         try:
@@ -193,7 +194,7 @@ def _build_agreed_coding(settings: OnDeviceSettings, input_shape: tuple[int, ...
     if isinstance(settings, ImageFolderSettings):
         height, width = settings.image_size or (0, 0)
         return ImageCoding((height, width), "RGB", "stretch")
-    return ArrayCoding(input_shape, "float32")
+    return DeviceCoding(input_shape)
 
 
 def _get_agreed_properties(

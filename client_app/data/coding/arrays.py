@@ -96,6 +96,42 @@ class ArrayCoding(Coding):
         return samples
 
 
+@dataclass(frozen=True)
+class DeviceCoding(Coding):
+    """A coding that only the clients' devices know: their files decide how rows become inputs.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        The shape of an input.
+    """
+
+    kind: ClassVar[str] = "device"
+    shape: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the coding as JSON values."""
+        return {"kind": self.kind, "shape": list(self.shape)}
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Self:
+        """Return the coding in a model card."""
+        return cls(tuple(map(int, given["shape"])))
+
+    def encode(self, rows: Any, client: int | str | None = None) -> EncodedRows:
+        """Refuse rows: nobody here knows how they become inputs.
+
+        Raises
+        ------
+        DataError
+            Always.
+        """
+        raise DataError(
+            "the devices alone know how rows become inputs: predict on a device, with its data as "
+            "data=FILE (fedquorum predict DIR ROWS --client ID --data FILE)"
+        )
+
+
 def to_normalized(samples: NDArray[Any], normalization: PixelNormalization | None) -> NDArray[Any]:
     """Return samples as inputs, normalized as the training images were."""
     inputs = to_inputs(np.ascontiguousarray(samples))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from client_app.data.base import LazyArray, PixelNormalization, Samples
-from client_app.data.coding.arrays import ArrayCoding
+from client_app.data.coding.arrays import ArrayCoding, DeviceCoding
 from client_app.data.coding.base import Coding
 from client_app.data.coding.images import CHANNELS, ImageCoding
 from client_app.data.coding.table import TableCoding
@@ -12,7 +12,7 @@ from client_app.data.coding.text import SequenceCoding, WordCoding
 
 CODINGS: Mapping[str, type[Coding]] = {
     coding.kind: coding
-    for coding in (ArrayCoding, ImageCoding, SequenceCoding, TableCoding, WordCoding)
+    for coding in (ArrayCoding, DeviceCoding, ImageCoding, SequenceCoding, TableCoding, WordCoding)
 }
 
 

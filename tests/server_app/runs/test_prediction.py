@@ -481,3 +481,24 @@ def test_a_device_predicts_with_its_own_scale(tmp_path: Path) -> None:
         train = recorded[client]["accuracy"] * len(data.y_train)
         test = recorded[client]["test_accuracy"] * len(data.y_test)
         assert hits == pytest.approx(train + test)
+
+
+def test_a_device_knows_its_pixels(tmp_path: Path) -> None:
+    """The server knows no file: 255 may be a pixel or a number."""
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(256, size=(20, 3, 3)).astype(np.uint8), np.arange(20) % 2
+    np.savez(tmp_path / "own.npz", allow_pickle=False, x_train=x, y_train=y)
+    words = (
+        *(*QUICK, "data=npz", f"data.path={tmp_path / 'own.npz'}", "data.partition=device"),
+        *("data.num_clients=1", "data.input_shape=[1,3,3]", "data.num_classes=2"),
+        "data.priority=all",
+    )
+    run = run_here(tmp_path / "run", *words)
+    result = RunResult.read(run)
+    with pytest.raises(DataError, match="the devices alone know"):
+        result.predict(x)
+    data = load_data(compose_overrides(words).settings.data, 0)
+    assert data.get_client(0).x_train.max() <= 1
+    predicted = result.predict(x, client=0, data=tmp_path / "own.npz")
+    logits = result.load_model()(torch.from_numpy(x[:, None].astype(np.float32) / 255))
+    assert predicted["prediction"].tolist() == [str(int(k)) for k in logits.argmax(dim=1)]

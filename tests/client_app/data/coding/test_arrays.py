@@ -9,7 +9,7 @@ import pytest
 import torch
 from fedquorum.errors import DataError
 
-from client_app.data.coding.arrays import ArrayCoding
+from client_app.data.coding.arrays import ArrayCoding, DeviceCoding
 from client_app.data.coding.read import infer_coding, read_coding
 
 NUMBERS = ArrayCoding((2,), "float32")
@@ -63,6 +63,14 @@ def test_pixels_are_not_rounded() -> None:
     """A fraction is no uint8."""
     with pytest.raises(DataError, match=r"of type uint8, as in training, got 0\.5 in row 1"):
         ArrayCoding((1, 1, 2), "uint8").encode([[[[0.5, 1]]]])
+
+
+def test_what_only_devices_know_is_refused() -> None:
+    """A file's type says whether numbers are pixels, and a table's columns are scaled there."""
+    coding = DeviceCoding((2,))
+    assert read_coding(json.loads(json.dumps(coding.to_json()))) == coding
+    with pytest.raises(DataError, match=r"^the devices alone know .* data=FILE"):
+        coding.encode([[1, 2]])
 
 
 def test_json_restores_a_coding() -> None:
