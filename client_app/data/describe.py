@@ -32,8 +32,6 @@ def describe_data(
         summary = replace(summary, client_names=data.client_names or ())
     if data.target != "class" or isinstance(data, ClientwiseData):
         return summary
-    named = data.class_names or ()
-    classes = (*named, *map(str, range(len(named), data.num_classes)))
     by_split = [
         np.bincount(pool.y[pool.rows.flat], minlength=data.num_classes)
         for split in get_args(Split)
@@ -48,9 +46,15 @@ def describe_data(
     }
     return replace(
         summary,
-        classes=dict(zip(classes, shares.tolist(), strict=True)),
+        classes=dict(zip(list_class_names(data), shares.tolist(), strict=True)),
         constant_accuracy=accuracies,
     )
+
+
+def list_class_names(data: FederatedData) -> list[str]:
+    """Return the names of the classes, and the numbers of those without names."""
+    named = data.class_names or ()
+    return [*named, *map(str, range(len(named), data.num_classes))]
 
 
 def _compute_constant_accuracy(data: FederatedData, clients: Collection[int]) -> float:

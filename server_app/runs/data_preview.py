@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from client_app.data import FederatedData, load_data
+from client_app.data.describe import list_class_names
 from client_app.simulation.availability import compute_participation_rates
 from conf import Settings
 from server_app.runs.build import build_population
@@ -87,12 +88,6 @@ def build_client_rows(settings: Settings) -> list[ClientRow]:
     ]
 
 
-def _list_class_names(data: FederatedData) -> tuple[str, ...]:
-    """Return the names of the classes, and the numbers of those without names."""
-    named = [sanitize(name, MAX_LABEL_LENGTH) for name in data.class_names or ()]
-    return (*named, *map(str, range(len(named), data.num_classes)))
-
-
 def _build_row(
     data: FederatedData,
     population: Population,
@@ -117,7 +112,7 @@ def _build_row(
         train_counts=counts[0],
         test_counts=counts[1],
         availability=availability,
-        class_names=_list_class_names(data),
+        class_names=tuple(sanitize(n, MAX_LABEL_LENGTH) for n in list_class_names(data)),
     )
 
 

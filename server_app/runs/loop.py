@@ -11,7 +11,7 @@ from fedquorum.errors import RunError, SettingsError
 from fedquorum.flower.codec import decode_arrays, encode_arrays
 from fedquorum.records.callback import RunCallback
 from fedquorum.records.checkpoint import Checkpoint, CheckpointStore
-from fedquorum.records.client_names import MAX_NAMED_CLIENTS, ClientNames
+from fedquorum.records.client_names import ClientNames, can_record_names
 from fedquorum.records.round_record import build_round_record
 from fedquorum.records.run_dir import can_start_run, create_run_directory
 from fedquorum.records.runner import CheckpointWriter, Runner, resume_strategy
@@ -97,7 +97,7 @@ def run_rounds(
     data = load_data(settings.data, settings.seed)
     population = build_population(settings, data)
     rates = compute_counted_rates(settings, rules, population, data)
-    has_names = settings.data.names and data.num_clients <= MAX_NAMED_CLIENTS
+    has_names = can_record_names(data.num_clients, recorded=settings.data.names)
     names = ClientNames.from_list(data.client_names, recorded=settings.data.names)
     strategy = build_strategy(
         composed, population, rates, build_hooks(settings, data.num_clients), names

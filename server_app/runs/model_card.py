@@ -14,7 +14,7 @@ from typing import Any
 
 from fedquorum import ComposedStrategy
 from fedquorum.records.callback import FinishedRound, RunCallback
-from fedquorum.records.client_names import MAX_NAMED_CLIENTS, NO_NAMES
+from fedquorum.records.client_names import NO_NAMES, can_record_names
 from fedquorum.records.provenance import get_versions
 from fedquorum.records.round_record import RoundRecord
 from fedquorum.records.settings import flatten_settings
@@ -26,6 +26,7 @@ from torch import nn
 from client_app.data import FederatedData
 from client_app.data.coding.base import Coding
 from client_app.data.coding.table import ClientScale, TableCoding, TableScaling
+from client_app.data.describe import list_class_names
 from client_app.data.summary import DataSummary
 from client_app.losses import count_outputs
 from conf import ComposedConfig, Settings
@@ -117,8 +118,8 @@ class ModelCardWriter(RunCallback):
         coding = _name_clients(self.data, settings)
         if not isinstance(coding, TableCoding) or coding.scaling.kind != "device":
             return coding
-        keeps = settings.data.names and self.data.num_clients <= MAX_NAMED_CLIENTS
-        names = self.strategy.client_names if keeps else NO_NAMES
+        has_names = can_record_names(self.data.num_clients, recorded=settings.data.names)
+        names = self.strategy.client_names if has_names else NO_NAMES
         now = decode_scales(self.strategy.client_scales, len(coding.numbers), names)
         scaling = TableScaling.from_devices(merge_scales(self.earlier_scales, now))
         return replace(coding, scaling=scaling)
@@ -167,11 +168,10 @@ def describe_target(data: FederatedData, settings: Settings) -> dict[str, Any]:
         "sequence": "softmax at each position",
         "number": "number",
     }
-    classes = data.class_names or tuple(map(str, range(data.num_classes)))
     return {
         "kind": data.target,
         "name": getattr(settings.data, "target", None) or None,
-        "classes": list(classes) if data.target == "class" else None,
+        "classes": list_class_names(data) if data.target == "class" else None,
         "outputs": outputs[data.target],
         "scale": data.scales.to_dict()["target"],
     }
@@ -214,7 +214,7 @@ def untag_infinite(value: Any) -> Any:
 def _name_clients(data: FederatedData, settings: Settings) -> Coding:
     """Return the coding of the data, with the names of the clients if records keep them."""
     coding, names = data.coding, data.client_names
-    if names is None or not settings.data.names or len(names) > MAX_NAMED_CLIENTS:
+    if names is None or not can_record_names(len(names), recorded=settings.data.names):
         return coding
     if not isinstance(coding, TableCoding):
         return coding

@@ -59,8 +59,8 @@ class CategoryCoding:
     def merge_others(self, found: Labels) -> Labels:
         """Return the flags (n,) of values that are at these places (n,) in ``values``.
 
-        -2, a value that is not there, and those that are not trained have the flag of other values,
-        or none: -1. So has -1, an empty cell without a place.
+        ``UNKNOWN`` and untrained values have the flag of other values, or -1 if there is none. An
+        empty cell without a place stays -1.
         """
         untrained = [self.values.index(value) for value in self.untrained]
         other = -1 if self.other is None else self.values.index(self.other)

@@ -24,6 +24,11 @@ _WHOLE_NUMBER = re.compile(r"[+-]?\d+", re.ASCII)
 _QUOTED = re.compile(r"""(["'])(.*)\1""", re.DOTALL)
 
 
+def can_record_names(num_clients: int, *, recorded: bool) -> bool:
+    """Say whether records have the names of so many clients; ``recorded`` is ``data.names``."""
+    return recorded and num_clients <= MAX_NAMED_CLIENTS
+
+
 @dataclass(frozen=True)
 class ClientNames:
     """The names of clients. They come from others: each is one line of printable characters.
@@ -53,7 +58,7 @@ class ClientNames:
             ``data.names``. If it is false, or there are more than 1,000 clients, there are no
             names.
         """
-        if names is None or not recorded or len(names) > MAX_NAMED_CLIENTS:
+        if names is None or not can_record_names(len(names), recorded=recorded):
             return cls()
         return cls.clean(dict(enumerate(names)))
 
