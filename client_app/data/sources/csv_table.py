@@ -32,7 +32,12 @@ from client_app.data.sources.client_table import (
     require_rows,
 )
 from client_app.data.sources.column_types import MIN_ROWS, find_exclusion_reason
-from client_app.data.sources.doubts import doubt_inputs, doubt_names, is_missing_like
+from client_app.data.sources.doubts import (
+    doubt_inputs,
+    doubt_left_out,
+    doubt_names,
+    is_missing_like,
+)
 from client_app.data.sources.labels import find_names
 from client_app.data.sources.odd_cells import count_invalid_cells, describe_odd_cells
 from client_app.data.sources.split_columns import read_division
@@ -317,6 +322,7 @@ class _TableReader:
                     columns[name] = column
                 else:
                     excluded[name] = reason
+                    self.warnings += doubt_left_out(name, column)
         if not columns:
             reasons = "".join(f", {name} has {reason}" for name, reason in excluded.items())
             raise DataError(

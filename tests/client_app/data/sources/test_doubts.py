@@ -126,3 +126,22 @@ def test_codes_among_numbers(tmp_path: Path) -> None:
     mixed = [str(i) for i in range(24)] * 2 + ["word", "other", "third", "much"] * 15
     (doubt,) = load(tmp_path, {"x": mixed}).warnings
     assert "data.numbers=[x] takes them as columns of numbers" in doubt
+
+
+def test_many_numbers_in_a_column_that_is_left_out(tmp_path: Path) -> None:
+    """Half of the cells say low: the column is words, and the doubt says how it becomes numbers."""
+    cells = ["low" if i % 2 else f"{i}.25" for i in range(40)]
+    fine = {"z": ["1.5", "2"] * 20}
+    (doubt,) = load(tmp_path, {"x": cells} | fine).warnings
+    assert doubt == (
+        "x is left out, but 20 of its 40 cells are numbers; data.numbers=[x] takes it as a column "
+        "of numbers"
+    )
+    for others in ([f"P{i}" for i in range(40)], [f"{i}" for i in range(40)]):
+        assert load(tmp_path, {"x": others} | fine).warnings == ()
+
+
+def test_all_words_for_missing_are_typed(tmp_path: Path) -> None:
+    """The setting has each of them, so that one change is enough."""
+    (doubt,) = load(tmp_path, {"x": ["n/a", "NA", "-", "?", "yes"] * 8}).warnings
+    assert '\'data.missing=["-","?",NA,"n/a"]\' takes them as missing' in doubt
