@@ -26,6 +26,11 @@ MAX_NUMBERS_UNQUESTIONED = 20
 MIN_SHARE_OF_NUMBERS = 0.2
 """With a larger share, a column of words may be one of numbers in which many are replaced."""
 
+BEGINS_WITH_NUMBER = r"(?i:ca\.? ?)?[^\w\n]{0,3}[0-9]+(?:[.,][0-9]+)?(?:[^0-9].*)?"
+MIN_SHARE_OF_BEGINS = 0.9
+"""A column of words with such cells may be measured: ``5.6*``, ``5.6 (0.4)``, ``120/80``, ``<5``.
+Identifiers in hexadecimal begin with a number less often."""
+
 MIN_CODES = 3
 """A number that returns in fewer rows is no code for a missing one."""
 
@@ -64,6 +69,12 @@ def doubt_left_out(name: str, column: Column) -> Iterator[str]:
         yield (
             f"{name} is left out, but {numbers:,} of its {known:,} cells are numbers; "
             f"{format_override('numbers', [name])} takes it as a column of numbers"
+        )
+    elif cells.count(match_cells(cells.texts, BEGINS_WITH_NUMBER)) > MIN_SHARE_OF_BEGINS * known:
+        # The cell itself may be a telephone number, which no record should have.
+        yield (
+            f"{name} is left out, but its cells begin with numbers: write plain numbers if it is "
+            "measured"
         )
 
 
