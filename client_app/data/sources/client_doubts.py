@@ -112,7 +112,7 @@ def doubt_unnamed_clients(
 
 
 def doubt_clients(table: ClientTable, names: Sequence[str]) -> Iterator[str]:
-    """Yield what single clients lack: all cells of a column, or all classes but one.
+    """Yield what single clients lack: cells of a column, several classes, or different numbers.
 
     Parameters
     ----------
@@ -135,6 +135,13 @@ def doubt_clients(table: ClientTable, names: Sequence[str]) -> Iterator[str]:
         single = [f"{names[client]} ({table.classes[only[client]]})" for client in alone]
         if single:
             yield f"rows of one class only: {abbreviate_names(single)}"
+    else:
+        low, high = (np.full(len(names), bound) for bound in (np.inf, -np.inf))
+        np.minimum.at(low, clients, table.labels)
+        np.maximum.at(high, clients, table.labels)
+        same = [names[client] for client in np.flatnonzero(low == high).tolist()]
+        if 0 < len(same) < len(names):
+            yield f"the same number to predict in all rows: {abbreviate_names(same)}"
 
 
 def _find_known_cells(table: ClientTable) -> Iterator[tuple[str, Mask]]:

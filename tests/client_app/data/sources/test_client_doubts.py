@@ -112,3 +112,14 @@ def test_files_and_folders_of_clients_may_be_alike(tmp_path: Path, names: bool) 
     first = "'Xqzab' and 'xqzab'" if names else "client 2 and client 3"
     assert f"may be the same: {first}; files of one client belong in one folder" in alike
     assert ("Wvu" in split) == names
+
+
+def test_a_client_with_one_number_to_predict(tmp_path: Path) -> None:
+    """Its R2 is not defined; where all clients have one, it is no doubt."""
+    rows = [f"{'ab'[i % 2]},{i}.5,{7 if i % 2 else i}" for i in range(12)]
+    path = tmp_path / "a.csv"
+    assert load_warnings(path, "site,dose,ill", rows, regression=True) == [
+        "the same number to predict in all rows: b"
+    ]
+    rows = [f"{'ab'[i % 2]},{i}.5,{i % 2}" for i in range(12)]
+    assert load_warnings(path, "site,dose,ill", rows, regression=True) == []
