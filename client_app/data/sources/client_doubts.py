@@ -70,6 +70,27 @@ def _may_name_groups(name: str, column: Any, clients: Labels) -> bool:
     return bool(pairs.shape[1] > len(np.unique(clients[known])))
 
 
+def doubt_shared_groups(column: str, groups: Labels, clients: Labels) -> Iterator[str]:
+    """Yield a doubt about groups of several clients, each of which divides its own rows.
+
+    Parameters
+    ----------
+    column : str
+        ``data.group_column``.
+    groups, clients : array of int64
+        (n,), the group and the client of each row.
+    """
+    pairs = np.unique(np.stack([groups, clients]), axis=1)
+    shared = int((np.unique(pairs[0], return_counts=True)[1] > 1).sum())
+    if shared:
+        found = f"{shared:,} value{' of' if shared == 1 else 's of'} {column}"
+        yield (
+            f"{found} {'is' if shared == 1 else 'are'} at several clients: if they are the same "
+            "persons, their rows may be for training at one and for testing at another; "
+            "data.test_path with test rows of your own keeps them apart"
+        )
+
+
 def doubt_client_names(column: str | None, names: Sequence[str], counts: Labels) -> Iterator[str]:
     """Yield the doubts about the names of clients.
 

@@ -23,6 +23,7 @@ from client_app.data.sources.client_doubts import (
     doubt_client_names,
     doubt_clients,
     doubt_groups,
+    doubt_shared_groups,
     doubt_unnamed_clients,
 )
 from client_app.data.sources.client_table import (
@@ -213,6 +214,9 @@ class _TableReader:
             ids = dict(zip(names, labels, strict=True))
             shown = [ids.get(name, "a client left out") for name in table.client_names]
             doubts = [*doubt_unnamed_clients(column, table.client_names, counts, shown)]
+        name, division = settings.group_column, remaining.division
+        if name is not None and division.groups is not None and division.is_test is None:
+            doubts += doubt_shared_groups(name, division.groups, remaining.clients)
         warnings = (*remaining.client_warnings, *doubts, *doubt_clients(remaining, labels))
         return replace(remaining, client_warnings=warnings)
 

@@ -34,7 +34,8 @@ def test_values_that_return_may_be_persons(tmp_path: Path, name: str) -> None:
     assert f"data.group_column={name} keeps" in doubt
     assert f"data.drop_columns=[{name}] leaves" in doubt
     for settings in ({"group_column": name}, {"drop_columns": [name]}):
-        assert not load_warnings(tmp_path / "a.csv", header, make_rows(numbers), **settings)
+        doubts = load_warnings(tmp_path / "a.csv", header, make_rows(numbers), **settings)
+        assert not [doubt for doubt in doubts if "may name persons" in doubt]
 
 
 def test_codes_of_persons(tmp_path: Path) -> None:
@@ -123,3 +124,13 @@ def test_a_client_with_one_number_to_predict(tmp_path: Path) -> None:
     ]
     rows = [f"{'ab'[i % 2]},{i}.5,{i % 2}" for i in range(12)]
     assert load_warnings(path, "site,dose,ill", rows, regression=True) == []
+
+
+def test_groups_at_several_clients(tmp_path: Path) -> None:
+    """Each client divides its own rows, so a person at two of them may be on both sides."""
+    path, given = tmp_path / "a.csv", {"group_column": "patient"}
+    rows = make_rows([str(i // 4) for i in range(40)])
+    (doubt,) = load_warnings(path, "site,patient,age,ill", rows, **given)
+    assert doubt.startswith("10 values of patient are at several clients: if they are the same")
+    rows = make_rows([f"{i % 2}-{i // 4}" for i in range(40)])
+    assert load_warnings(path, "site,patient,age,ill", rows, **given) == []
