@@ -134,7 +134,8 @@ class _TableReader:
     def build_table(self) -> ClientTable:
         settings = self.settings
         self._check_settings()
-        self.client_warnings += self.files.list_doubts(named=settings.names)
+        has_names = keeps_names(len(self.files.names), recorded=settings.names)
+        self.client_warnings += self.files.list_doubts(named=has_names)
         self.arrow, unknown = drop_missing_values(self.arrow, settings.missing)
         if unknown and settings.client_column is not None:
             self.warnings.append(
@@ -201,6 +202,11 @@ class _TableReader:
         )
         if settings.client_column is None:
             return table
+        return self._add_client_doubts(table)
+
+    def _add_client_doubts(self, table: ClientTable) -> ClientTable:
+        """Return the table of the clients with enough rows, and the doubts about clients."""
+        settings = self.settings
         column = None if self._has_client_files else settings.client_column
         counts = np.bincount(table.clients)
         doubts = [*doubt_client_names(column, table.client_names, counts)]
