@@ -28,6 +28,7 @@ from client_app.data.base import (
     infer_target,
     to_inputs,
 )
+from client_app.data.client_labels import label_clients
 from client_app.data.coding.base import Coding
 from client_app.data.coding.read import infer_coding
 from client_app.data.held_out import select_held_out_clients
@@ -117,8 +118,9 @@ class PartitionedData:
         moments = self._measure_clients()
         names = () if arrays.agreed is None else arrays.agreed.names
         self.scales = build_scales([*moments.values()], settings, names)
+        labels = label_clients(self.client_names, self.num_clients, recorded=settings.names)
         self._doubts = describe_far_clients(
-            [self.client_names[k] if self.client_names else f"client {k}" for k in moments],
+            [labels[k] for k in moments],
             [*moments.values()],
             self.scales,
         )

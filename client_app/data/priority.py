@@ -35,13 +35,19 @@ def select_priority_clients(
     Raises
     ------
     SettingsError
-        If the settings name a client that does not exist.
+        If the settings name a client that does not exist, or compare classes of numbers.
     """
     if settings.priority == "all":
         return tuple(range(num_clients))
     if settings.priority == "random":
         return sample_priority(num_clients, settings.num_priority, seed)
     if settings.priority == "heterogeneous":
+        if getattr(settings, "regression", False):
+            raise SettingsError(
+                "data.priority must be all, random or a list of clients where data.regression is "
+                "true, because heterogeneous compares classes, got heterogeneous: type "
+                "data.priority=all"
+            )
         classes = [
             frozenset(int(c) for c in np.unique(labels(client))) for client in range(num_clients)
         ]

@@ -62,7 +62,7 @@ class DataSummary:
     warnings : tuple of str
         Possible misinterpretations, one sentence each.
     client_warnings : tuple of str
-        Those that name clients.
+        Those about clients.
     scales : AgreedScales
         The scales that all clients share.
     """
@@ -98,15 +98,13 @@ class DataSummary:
     def without_client_names(self) -> "DataSummary":
         """Return the summary for records without names.
 
-        Clients left out have numbers, files have their endings alone, because a client may have its
-        file's name, and warnings about clients are counted.
+        Clients left out have numbers, and files have their endings alone, because a client may have
+        its file's name. Warnings have ids already; see ``label_clients``.
         """
         files: Counter[str] = Counter()
         for name, number in self.files_passed_over.items():
             ending = name if name.startswith(".") else PurePath(name).suffix or "other"
             files[ending] += number
-        hidden = len(self.client_warnings)
-        counted = f"{hidden} more name clients: fedquorum data shows them with data.names=true"
         return replace(
             self,
             client_names=(),
@@ -114,7 +112,6 @@ class DataSummary:
                 zip(map(str, count(1)), self.dropped_clients.values(), strict=False)
             ),
             files_passed_over=dict(files),
-            client_warnings=(counted,) if hidden else (),
         )
 
     def format_lines(self, name: str) -> list[str]:

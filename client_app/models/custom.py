@@ -86,6 +86,11 @@ def check_model_outputs(
             f"got {path!r} with {returned}"
         )
     _check_tensors(model, path)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise SettingsError(
+            f"model.path must be of a model that can be trained, got {path!r}, which has no "
+            "parameter with requires_grad=True"
+        )
 
 
 def _check_tensors(model: nn.Module, path: str, *, lazy: bool = False) -> None:

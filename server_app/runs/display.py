@@ -56,8 +56,9 @@ FAIRNESS_STATISTICS = (
     ("std", "standard deviation"),
     ("gini", "Gini"),
 )
-MAX_FRACTIONAL = 1e3
-"""Numbers from here on, such as errors of prices, have one decimal."""
+MIN_FRACTIONAL, MAX_FRACTIONAL = 5e-5, 1e3
+"""Numbers from the second on, such as errors of prices, have one decimal; below the first, four
+decimals would all be 0."""
 
 FRACTION_STATISTICS = ("gini", *(key for numbers in REPORTED_METRICS for key in numbers.labels))
 PRIORITY_GOALS = (Goal.PRIORITY, Goal.AVERAGE)
@@ -127,6 +128,8 @@ class DisplaySpec:
         in_percent = name in FRACTION_STATISTICS or self.is_fraction
         if in_percent:
             return f"{value:.1%}"
+        if 0 < abs(value) < MIN_FRACTIONAL:
+            return f"{value:.2g}"
         return f"{value:.4f}" if abs(value) < MAX_FRACTIONAL else f"{value:,.1f}"
 
 

@@ -30,7 +30,7 @@ def write_hospital_table(path: Path) -> None:
         smoker = ("yes", "no")[int(rng.integers(2))]
         ill = "yes" if (age - 55) / 15 + (dose - 5) / 3 + (smoker == "yes") * 2 > 1 else "no"
         cells = (
-            str(1000 + i // 2),
+            str(1000 + i // 6 * 3 + i % 3),
             f"2026-{i % 12 + 1:02d}-{i % 28 + 1:02d}",
             f" {hospital.lower()} " if i % 40 == 3 else hospital,
             "-" if i % 11 == 4 else f" {age}",

@@ -44,7 +44,10 @@ _UNIT = (  # without a blank before it only usual ones: 3O is a typing error, an
     r"[mkcdnpµμ]?(?:g|m|l|L|s|mol|Pa|W|V|A|Hz|J|cal)(?:/[A-Za-z0-9²³]+)*|°[CF]?|mmHg|bpm|kWh|h|min|"
     r"sec|(?:hr|yr|year|day|month|week)s?|[cm]m[²³]|m[²³]|lbs?|oz|in|ft|IU|U/[lL])"
 )
-_BY_COMMA = r"[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+\.[0-9]*|(?:,[0-9]{3}){2,})"
+_BY_COMMA = (  # thousands, or after them hundreds, as in India
+    r"(?:[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+\.[0-9]*|(?:,[0-9]{3}){2,})|"
+    r"[1-9][0-9]?(?:,[0-9]{2})+,[0-9]{3}(?:\.[0-9]*)?)"
+)
 _BY_POINT = r"[1-9][0-9]{0,2}(?:(?:\.[0-9]{3})+,[0-9]*|(?:\.[0-9]{3}){2,})"
 _BY_BLANK = (
     rf"[1-9][0-9]{{0,2}}(?:(?:{_BLANK}[0-9]{{3}})+|(?:[{_QUOTES}][0-9]{{3}})+)(?:[.,][0-9]*)?"

@@ -84,7 +84,7 @@ class CategoryCoding:
         unseen = sorted({*unknown, *(format_value(v) for v in untrained if v is not None)})
         listed = [*unseen[:MAX_NAMES], *([".."] if unseen[MAX_NAMES:] else [])]
         if -1 in present or None in untrained:
-            listed.append("an empty cell")
+            listed.append("empty cell")
         if not listed:
             return []
         has_other = self.other is not None and self.other not in self.untrained
@@ -209,7 +209,8 @@ class TableScaling:
                 + ON_DEVICE
             )
         note = f"numbers are scaled by the mean of {self._describe_clients()}, weighted by rows"
-        return self.common, (f"{note}; client=NAME takes those of one client",)
+        how = "client=NAME (--client NAME in a shell) takes those of one client"
+        return self.common, (f"{note}; {how}",)
 
     def _describe_clients(self) -> str:
         """Return whose statistics ``common`` is the mean of."""
@@ -226,8 +227,9 @@ class TableScaling:
                 f"client must be left out, got {client!r}: the model card has the mean of the "
                 "clients' scales alone, as there are so many"
             )
+        is_id = not isinstance(client, str | bool)
         for known in self.clients:
-            if client == (known.name if isinstance(client, str) else known.client):
+            if client == (known.client if is_id else known.name):
                 return known
         names = [name for known in self.clients for name in [known.name] if name is not None]
         listed = ", ".join(names[:MAX_NAMES]) + ("" if len(names) <= MAX_NAMES else ", ..")

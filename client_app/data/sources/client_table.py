@@ -114,7 +114,7 @@ class ClientTable:
     files_passed_over : mapping of str to int
         The files in a folder that were not read.
     warnings, client_warnings : tuple of str
-        Possible misinterpretations of the table; the latter name clients.
+        Possible misinterpretations of the table; the latter are about clients.
     """
 
     clients: Labels

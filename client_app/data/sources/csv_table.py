@@ -11,6 +11,7 @@ from fedquorum.errors import DataError, suggest_name, to_one_line
 from fedquorum.sanitize import abbreviate, sanitize
 
 from client_app.data.base import Labels, Targets
+from client_app.data.client_labels import keeps_names, label_clients
 from client_app.data.coding.cell_forms import NUMBER, Mask, match_cells
 from client_app.data.coding.cells import Cells, Column, is_number_type, parse_column
 from client_app.data.coding.stated_values import drop_missing_values, replace_values
@@ -18,7 +19,13 @@ from client_app.data.coding.values import Value, format_value
 from client_app.data.moments import Numbers
 from client_app.data.overrides import format_override, list_replacements
 from client_app.data.sources.categories import CategoryColumn, build_flags
-from client_app.data.sources.client_doubts import doubt_clients, doubt_groups
+from client_app.data.sources.client_doubts import (
+    doubt_client_names,
+    doubt_clients,
+    doubt_groups,
+    doubt_shared_groups,
+    doubt_unnamed_clients,
+)
 from client_app.data.sources.client_table import (
     ClientTable,
     TableSchema,
@@ -26,7 +33,12 @@ from client_app.data.sources.client_table import (
     require_rows,
 )
 from client_app.data.sources.column_types import MIN_ROWS, find_exclusion_reason
-from client_app.data.sources.doubts import doubt_inputs, doubt_names, is_missing_like
+from client_app.data.sources.doubts import (
+    doubt_inputs,
+    doubt_left_out,
+    doubt_names,
+    is_missing_like,
+)
 from client_app.data.sources.labels import find_names
 from client_app.data.sources.odd_cells import count_invalid_cells, describe_odd_cells
 from client_app.data.sources.split_columns import read_division
@@ -122,7 +134,8 @@ class _TableReader:
     def build_table(self) -> ClientTable:
         settings = self.settings
         self._check_settings()
-        self.client_warnings += self.files.warnings
+        has_names = keeps_names(len(self.files.names), recorded=settings.names)
+        self.client_warnings += self.files.list_doubts(named=has_names)
         self.arrow, unknown = drop_missing_values(self.arrow, settings.missing)
         if unknown and settings.client_column is not None:
             self.warnings.append(
@@ -189,12 +202,29 @@ class _TableReader:
         )
         if settings.client_column is None:
             return table
+        return self._add_client_doubts(table)
+
+    def _add_client_doubts(self, table: ClientTable) -> ClientTable:
+        """Return the table of the clients with enough rows, and the doubts about clients."""
+        settings = self.settings
+        column = None if self._has_client_files else settings.client_column
+        counts = np.bincount(table.clients)
+        doubts = [*doubt_client_names(column, table.client_names, counts)]
         try:
             remaining = require_rows(table, settings.min_samples)
         except DataError as error:  # a client of few rows may be another spelling of one of many
-            raise DataError("; ".join([str(error), *self.client_warnings])) from None
-        doubts = (*remaining.client_warnings, *doubt_clients(remaining))
-        return replace(remaining, client_warnings=doubts)
+            raise DataError("; ".join([str(error), *doubts])) from None
+        names, num_clients = remaining.client_names, len(remaining.client_names)
+        labels = label_clients(names, num_clients, recorded=settings.names)
+        if not keeps_names(num_clients, recorded=settings.names):
+            ids = dict(zip(names, labels, strict=True))
+            shown = [ids.get(name, "a client left out") for name in table.client_names]
+            doubts = [*doubt_unnamed_clients(column, table.client_names, counts, shown)]
+        name, division = settings.group_column, remaining.division
+        if name is not None and division.groups is not None and division.is_test is None:
+            doubts += doubt_shared_groups(name, division.groups, remaining.clients)
+        warnings = (*remaining.client_warnings, *doubts, *doubt_clients(remaining, labels))
+        return replace(remaining, client_warnings=warnings)
 
     def _check_settings(self) -> None:
         """Refuse names of columns that are not in the file."""
@@ -248,16 +278,14 @@ class _TableReader:
         name = self.settings.client_column
         if name is None:
             return ("",), np.zeros(self.arrow.num_rows, dtype=np.int64)
-        return self._read_names("client_column", name, "clients")
+        return self._read_names("client_column", name)
 
-    def _read_names(self, key: str, name: str, kind: str) -> tuple[tuple[str, ...], Labels]:
+    def _read_names(self, key: str, name: str) -> tuple[tuple[str, ...], Labels]:
         """Return the different cells of a column without missing ones, and each row's index."""
         self._check_types([name])
         names, codes = find_names(self.arrow[name])
         if (codes < 0).any():
             self._refuse_missing(key, name, codes < 0)
-        warnings = self.client_warnings if kind == "clients" else self.warnings
-        warnings += doubt_names(name, names, np.bincount(codes), kind)
         return names, codes
 
     def _check_target(self, client_names: Sequence[str], clients: Labels) -> None:
@@ -304,6 +332,7 @@ class _TableReader:
                     columns[name] = column
                 else:
                     excluded[name] = reason
+                    self.warnings += doubt_left_out(name, column)
         if not columns:
             reasons = "".join(f", {name} has {reason}" for name, reason in excluded.items())
             raise DataError(
@@ -387,7 +416,8 @@ class _TableReader:
             column = CategoryColumn.match(self.arrow[name], tuple(settings.columns["classes"]))
             self._check_agreed("target", name, column)
             return column.codes, column.values
-        names, codes = self._read_names("target", name, "classes")
+        names, codes = self._read_names("target", name)
+        self.warnings += doubt_names(name, names, np.bincount(codes), "classes")
         self._check_classes(names, codes)
         return codes, names
 

@@ -82,6 +82,35 @@ def read_csv_file(file: Path) -> CsvRows:
     return name_columns(CsvRows(file, table), header.cells)
 
 
+def read_raw_columns(file: Path, names: Sequence[str] = ()) -> Any:
+    """Return the columns of a CSV file as text with its blanks and its form of Unicode.
+
+    Parameters
+    ----------
+    file : Path
+    names : sequence of str
+        The names of the columns of a file without a header; a header with these names may be there.
+
+    Raises
+    ------
+    ValueError
+        If the file is no such table.
+    """
+    data = _read_text(file)
+    first_rows = list(islice(_iterate_filled_rows(data), NUM_FIRST_ROWS))
+    if not first_rows:
+        raise ValueError("it is empty")
+    _check_separator(first_rows)
+    header = first_rows[0]
+    if not names or header.cells == [*names]:
+        rows = CsvRows(file, _parse(data, header, len(header.cells)))
+        return name_columns(rows, header.cells).table
+    if len(header.cells) != len(names):
+        raise ValueError(f"its rows have {len(header.cells)} cells, data.header has {len(names)}")
+    begin = _TextRow([*names], 0, 0, 0, "")
+    return _parse(data, begin, len(names)).rename_columns([*names])
+
+
 def _read_text(file: Path) -> bytes:
     """Return the bytes of a file, unpacked and without byte order mark; they are valid UTF-8."""
     data = file.read_bytes()

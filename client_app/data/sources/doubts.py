@@ -9,7 +9,7 @@ from fedquorum.sanitize import abbreviate
 
 from client_app.data.base import Labels
 from client_app.data.coding.cell_forms import NUMBER, match_cells
-from client_app.data.coding.cells import MISSING_WORDS, OPEN_WORDS, Column
+from client_app.data.coding.cells import MISSING_WORDS, OPEN_WORDS, Cells, Column
 from client_app.data.moments import Numbers
 from client_app.data.overrides import format_override
 from client_app.data.sources.categories import CategoryColumn
@@ -18,10 +18,18 @@ from client_app.data.sources.labels import find_similar_names
 
 MAX_PAIRS = 3
 MAX_MERGED = 6
-"""How many pairs of similar names a doubt shows, and how many it says how to merge."""
+"""How many pairs of similar names a doubt shows, and how many names it says how to change."""
 
 MAX_NUMBERS_UNQUESTIONED = 20
 """More different numbers than this among categories may be a column of numbers."""
+
+MIN_SHARE_OF_NUMBERS = 0.2
+"""With a larger share, a column of words may be one of numbers in which many are replaced."""
+
+BEGINS_WITH_NUMBER = r"(?i:ca\.? ?)?[^\w\n]{0,3}[0-9]+(?:[.,][0-9]+)?(?:[^0-9].*)?"
+MIN_SHARE_OF_BEGINS = 0.9
+"""A column of words with such cells may be measured: ``5.6*``, ``5.6 (0.4)``, ``120/80``, ``<5``.
+Identifiers in hexadecimal begin with a number less often."""
 
 MIN_CODES = 3
 """A number that returns in fewer rows is no code for a missing one."""
@@ -48,6 +56,26 @@ def doubt_inputs(
     yield from _doubt_numbers_among_categories(categories)
     for name, column in categories.items():
         yield from _doubt_similar_names(name, column.names, column.counts, "categories")
+
+
+def doubt_left_out(name: str, column: Column) -> Iterator[str]:
+    """Yield a doubt about a column that is left out as words, but has many numbers."""
+    if column.kind != "categories" or not pa.types.is_string(column.values.type):
+        return
+    cells = Cells.encode(column.values)
+    numbers = cells.count(match_cells(cells.texts, NUMBER))
+    known = int(cells.counts.sum())
+    if numbers > MIN_SHARE_OF_NUMBERS * known:
+        yield (
+            f"{name} is left out, but {numbers:,} of its {known:,} cells are numbers; "
+            f"{format_override('numbers', [name])} takes it as a column of numbers"
+        )
+    elif cells.count(match_cells(cells.texts, BEGINS_WITH_NUMBER)) > MIN_SHARE_OF_BEGINS * known:
+        # The cell itself may be a telephone number, which no record should have.
+        yield (
+            f"{name} is left out, but its cells begin with numbers: write plain numbers if it is "
+            "measured"
+        )
 
 
 def doubt_names(column: str, names: Sequence[str], counts: Labels, kind: str) -> Iterator[str]:
@@ -85,7 +113,7 @@ def _doubt_missing_categories(categories: Mapping[str, CategoryColumn]) -> Itera
         words = [*dict.fromkeys(word for each in found.values() for word in each)]
         yield (
             "words that may mean missing are taken as categories in "
-            f"{abbreviate_names(columns)}; {format_override('missing', words[:MAX_PAIRS])} takes "
+            f"{abbreviate_names(columns)}; {format_override('missing', words[:MAX_MERGED])} takes "
             "them as missing"
         )
 

@@ -401,7 +401,10 @@ class _HubRows:
     is_test = np.zeros(0, dtype=np.bool_)
     dropped_columns: Mapping[str, str] = field(default_factory=dict)
     passed_over: Mapping[str, int] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+
+    def list_doubts(self, *, named: bool) -> tuple[str, ...]:
+        """Return no doubt."""
+        return ()
 
     def describe_row(self, row: int) -> str:
         """Return the place of a row in words; rows of the test split follow those for training."""

@@ -58,9 +58,8 @@ class TableOrigin(Protocol):
     def passed_over(self) -> Mapping[str, int]:
         """The files that were not read."""
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Doubts about the files."""
+    def list_doubts(self, *, named: bool) -> tuple[str, ...]:
+        """Return doubts about the files, with their names if they may be named."""
 
     def describe_row(self, row: int) -> str:
         """Return the place of a row in words."""
@@ -132,12 +131,17 @@ class TableFiles:
             names = tuple(Path(name).suffix or "without ending" for name in names)
         return {name: names.count(name) for name in sorted(set(names))}
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """A doubt about files for training and for testing."""
+    def list_doubts(self, *, named: bool) -> tuple[str, ...]:
+        """Return a doubt about files for training and for testing; see ``TableOrigin``."""
         pair = find_test_file(self.names)
         if pair is None or self.num_test_files:
             return ()
+        if not named:
+            doubt = (
+                "two files whose names say train and test are taken as parts of one table, or as "
+                "two clients; data.path=TRAIN data.test_path=TEST tests on the latter"
+            )
+            return (doubt,)
         train, test = (
             next(file.path for file in self.found.files if clean_text(file.client) == name)
             for name in pair

@@ -1,6 +1,6 @@
 """Read texts from one CSV file, for next-token prediction or classes of texts or text pairs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from fedquorum.errors import DataError, to_one_line
 from fedquorum.sanitize import abbreviate
-from pyarrow import csv
 
 from client_app.data.base import IGNORE_INDEX, Labels
+from client_app.data.client_labels import label_clients
 from client_app.data.coding.cell_forms import NUMBER, match_cells
 from client_app.data.coding.cells import clean_column
 from client_app.data.coding.text import SequenceCoding, WordCoding
@@ -22,7 +22,9 @@ from client_app.data.coding.vocabulary import (
     split_words,
 )
 from client_app.data.sources.base import LabeledArrays, build_pooled_arrays
-from client_app.data.sources.labels import find_names
+from client_app.data.sources.csv_text import read_raw_columns
+from client_app.data.sources.doubts import MAX_PAIRS
+from client_app.data.sources.labels import find_names, find_similar_names
 from client_app.data.split import RowDivision, Rows
 from conf.schema.data import TextSettings
 
@@ -55,7 +57,7 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
         If the file is missing, or lacks such texts.
     """
     path = Path(settings.path).expanduser().resolve()
-    table = _load_table(path, settings)
+    table = _load_table(path, settings.header)
     if settings.expected_rows not in {None, table.num_rows}:
         raise DataError(
             f"data.path must be a .csv file of data.expected_rows {settings.expected_rows}, got "
@@ -76,12 +78,17 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
                 )
             _check_complete(table, key, name, path)
     client_names, clients = _find_names(table, settings.client_column)
-    texts = [[str(text) for text in table[name].to_pylist()] for name in settings.text_columns]
+    shown = label_clients(client_names, len(client_names), recorded=settings.names)
+    counts = np.bincount(clients)
+    doubts = tuple(_doubt_names(settings.client_column, client_names, counts, shown, "clients"))
+    texts = [table[name].to_pylist() for name in settings.text_columns]
     if settings.target is None:
-        arrays = _build_next_tokens(texts[0], clients, settings)
+        arrays = _build_next_tokens(texts[0], clients, settings, doubts)
         return replace(arrays, client_names=client_names)
     classes, labels = _read_classes(table, settings.target, settings.classes, path)
-    groups = _find_names(table, settings.group_column)[1] if settings.group_column else None
+    counts = np.bincount(labels, minlength=len(classes))
+    doubts += tuple(_doubt_names(settings.target, classes, counts, classes, "classes"))
+    groups = find_names(table[settings.group_column])[1] if settings.group_column else None
     coding = WordCoding(
         tuple(settings.text_columns),
         settings.length,
@@ -99,36 +106,26 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
         class_names=tuple(classes),
         num_tokens=num_tokens,
         division=RowDivision(groups=groups),
-        warnings=warnings,
+        warnings=(*doubts, *warnings),
         coding=replace(coding, num_tokens=num_tokens),
     )
 
 
-def _load_table(path: Path, settings: TextSettings) -> Any:
-    names = (settings.client_column, settings.target, settings.group_column)
+def _load_table(path: Path, header: Sequence[str]) -> Any:
     try:
-        return _read(path, settings.header, [name for name in names if name])
+        return _read(path, header)
     except Exception as error:
         raise DataError(
             f"data.path must be a .csv file, got {path}: {to_one_line(error)}"
         ) from None
 
 
-def _read(path: Path, header: Sequence[str], names: Sequence[str]) -> Any:
-    """Return the file's table; cells of the columns ``names`` are text that keeps its look."""
+def _read(path: Path, header: Sequence[str]) -> Any:
     if not path.is_file():
         raise ValueError("there is no such file")
-    parse = csv.ParseOptions(newlines_in_values=True)
-    read = csv.ReadOptions(column_names=list(header) or None)
-    convert = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
-    table = csv.read_csv(path, read_options=read, parse_options=parse, convert_options=convert)
-    if header and [str(table[name][0]) for name in header] == list(header):
-        table = csv.read_csv(path, parse_options=parse, convert_options=convert)
+    table = read_raw_columns(path, header)
     if not table.num_rows:
         raise ValueError("it has no rows")
-    for name in table.column_names:
-        if pa.types.is_binary(table.schema.field(name).type):
-            raise ValueError(f"{name} is not in UTF-8")
     return table
 
 
@@ -143,7 +140,21 @@ def _check_complete(table: Any, key: str, name: str, path: Path) -> None:
 
 
 def _find_names(table: Any, name: str) -> tuple[tuple[str, ...], Labels]:
-    return find_names(clean_column(table[name]))
+    """Return the different names in a column, as ``find_names``, and each row's index."""
+    return find_names(clean_column(table[name], is_ascii=False))
+
+
+def _doubt_names(
+    column: str, names: Sequence[str], counts: Labels, labels: Sequence[str], kind: str
+) -> Iterator[str]:
+    """Yield a doubt about names that may be the same; lines call them by their labels."""
+    shown = dict(zip(names, labels, strict=True))
+    if similar := find_similar_names(names, counts):
+        pairs = [f"{shown[new]} and {shown[old]}" for old, new in similar.items()]
+        yield (
+            f"{column} has {kind} that may be the same: {abbreviate(pairs, MAX_PAIRS)}; write one "
+            "of the forms in the file"
+        )
 
 
 def _read_classes(
@@ -152,11 +163,9 @@ def _read_classes(
     """Return the classes, and the index of each row's class."""
     classes, labels = _find_names(table, name)
     is_number = match_cells(pa.array(classes), NUMBER)
-    is_fraction = np.array(
-        [n and not float(c).is_integer() for c, n in zip(classes, is_number, strict=True)]
-    )
-    if is_number.all() and is_fraction.any():
-        row = int(np.argmax(is_fraction[labels]))
+    fractions = [is_number[i] and not float(each).is_integer() for i, each in enumerate(classes)]
+    if is_number.all() and any(fractions):
+        row = int(np.argmax(np.array(fractions)[labels]))
         raise DataError(
             f"data.target must be a column of classes in {path}, got {name}, which is "
             f"{classes[labels[row]]} in row {row + 1}"
@@ -180,7 +189,7 @@ def _read_classes(
 
 
 def _build_next_tokens(
-    texts: Sequence[str], clients: Labels, settings: TextSettings
+    texts: Sequence[str], clients: Labels, settings: TextSettings, doubts: tuple[str, ...]
 ) -> LabeledArrays:
     by_characters = settings.tokens == "characters"
     tokens = [[*(text if by_characters else split_words(text)), "\n"] for text in texts]
@@ -202,6 +211,7 @@ def _build_next_tokens(
         len(vocabulary),
         client_train=np.concatenate(piece_clients),
         num_tokens=len(vocabulary),
+        warnings=doubts,
     )
     limit = len(vocabulary) if by_characters else settings.vocabulary_size
     coding = SequenceCoding(
@@ -237,6 +247,7 @@ def _renumber_tokens(
         size,
         client_train=arrays.client_train,
         num_tokens=size,
+        warnings=arrays.warnings,
         coding=replace(
             coding,
             vocabulary=tuple(coding.vocabulary[token - UNKNOWN_ID - 1] for token in numbered),

@@ -54,6 +54,9 @@ OPTIONAL_COLUMNS = {
 """Columns of the fairness table that appear only with a value."""
 
 COMPARED_PREFIXES = ("data.", "model.", "availability.", "response_time.", "evaluation.")
+MIN_DIGITS_OF_TINY = 3
+"""Numbers with at least so many decimals, which are no percentages, may be too small for them."""
+
 UNCOMPARED_SETTINGS = (*DATA_LOCATION_KEYS, "evaluation.requirement")
 """Settings in which compared runs may differ: a strategy may set the requirement itself."""
 
@@ -470,12 +473,18 @@ def format_cell(statistic: Statistic | None, name: str, metric: str, separator: 
     if statistic is None:
         return "-"
     factor, digits = _get_unit(name, metric)
-    mean = f"{factor * statistic.mean:.{digits}f}"
+    mean = _format_number(factor * statistic.mean, digits)
     if statistic.sd is None or name in ("left_out", "state_bytes"):
         return mean
     if name == "constant_accuracy" and statistic.sd == 0:
         return mean
-    return f"{mean}{separator}± {factor * statistic.sd:.{digits}f}"
+    return f"{mean}{separator}± {_format_number(factor * statistic.sd, digits)}"
+
+
+def _format_number(value: float, digits: int) -> str:
+    """Return a number; one whose decimals would all be 0, such as an error of 1e-9, by digits."""
+    is_tiny = digits >= MIN_DIGITS_OF_TINY and 0 < abs(value) < 0.5 * 10**-digits
+    return f"{value:.2g}" if is_tiny else f"{value:.{digits}f}"
 
 
 def _format_difference_cell(pair: MethodDifference, name: str) -> str:

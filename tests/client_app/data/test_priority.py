@@ -1,5 +1,6 @@
 """Which clients get priority."""
 
+import numpy as np
 import pytest
 from fedquorum.errors import SettingsError
 
@@ -8,7 +9,9 @@ from client_app.data.priority import (
     find_priority_weights,
     sample_priority,
     select_heterogeneous_priority,
+    select_priority_clients,
 )
+from conf.schema.data import NpzSettings
 
 SEEDS = range(1, 31)
 
@@ -83,3 +86,10 @@ def test_clients_are_given_by_id_and_by_name() -> None:
         find_priority_list(["North", 1], 3, names)
     with pytest.raises(SettingsError, match="did you mean North"):
         find_priority_weights({"Nort": 0.5}, 3, names)
+
+
+def test_numbers_have_no_classes_to_compare() -> None:
+    """The error says what to type, because heterogeneous is the default of arrays."""
+    settings = NpzSettings(path="x.npz", regression=True)
+    with pytest.raises(SettingsError, match=r"got heterogeneous: type data\.priority=all$"):
+        select_priority_clients(settings, 3, lambda _: np.zeros(1, dtype=np.int64), 1)

@@ -78,6 +78,14 @@ def make_inference_tensor() -> torch.Tensor:
         return torch.ones(2)
 
 
+class Frozen(Net):
+    """Has nothing to train."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__(features)
+        self.requires_grad_(False)
+
+
 TENSORS: dict[str, Callable[[], torch.Tensor]] = {
     "state": lambda: torch.ones(2),
     "int32": lambda: torch.ones((), dtype=torch.int32),
@@ -252,3 +260,13 @@ def test_invalid_arguments(args: str) -> None:
     message = "model.args must be null, or a mapping such as {hidden: 200}, got "
     with pytest.raises(SettingsError, match=message):
         compose_settings("custom", f"model=module model.path=a.B 'model.args={args}'")
+
+
+def test_a_model_without_anything_to_train_is_one_line() -> None:
+    """It would end only after all rounds, when no update has counted."""
+    message = (
+        rf"model\.path must be of a model that can be trained, got '{HERE}.Frozen', which has no "
+        r"parameter with requires_grad=True$"
+    )
+    with pytest.raises(SettingsError, match=message):
+        build(f"{HERE}.Frozen")

@@ -11,6 +11,7 @@ import pytest
 from fedquorum.records.reader import load_run
 from fedquorum.report.final_metrics import CLIENT_METRICS, RUN_METRICS, find_max_training_loss
 from fedquorum.report.seed_groups import (
+    Statistic,
     abbreviate_name,
     format_setting_value,
     get_value_sort_key,
@@ -25,6 +26,7 @@ from fedquorum.report.tables import (
     build_settings_table,
     build_summary_table,
     compute_method_differences,
+    format_cell,
     format_latex,
     format_markdown,
     summarize_groups,
@@ -410,3 +412,10 @@ def test_a_password_of_an_older_run_is_masked(tmp_path: Path) -> None:
     )
     (run,) = load_all(tmp_path)
     assert format_setting_value(run.settings["tracker.uri"]) == "https://user:***@example.org/a"
+
+
+def test_errors_of_a_tiny_target_are_no_zeros() -> None:
+    """Where all decimals of a mean or its deviation would be 0, its digits stand."""
+    assert format_cell(Statistic(5e-12, 4e-13), "test", "rmse") == "5e-12 \u00b1 4e-13"
+    assert format_cell(Statistic(0.25, 0.0), "test", "rmse") == "0.250 \u00b1 0.000"
+    assert format_cell(Statistic(0.00001, None), "test", "accuracy") == "0.00"

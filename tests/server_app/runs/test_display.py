@@ -57,6 +57,21 @@ def display_round(
     return format_round(vars(record), spec), rows
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (5e-12, "5e-12"),
+        (-2.34e-5, "-2.3e-05"),
+        (0.0, "0.0000"),
+        (0.25, "0.2500"),
+        (6616.7, "6,616.7"),
+    ],
+)
+def test_errors_of_any_scale(value: float, text: str) -> None:
+    """The error of a tiny target is no 0."""
+    assert DisplaySpec("rmse", Goal.AVERAGE, 4).format_metric("rmse", value) == text
+
+
 def make_evaluation(
     k: int, loss: float, accuracy: float, metric: float = NAN, priority: float = 1.0
 ) -> ClientEvaluation:

@@ -18,6 +18,8 @@ ODD_CELLS = {
     "5,62": "has a decimal comma: write 5.62",
     "1,234": "has a comma: write 1.234, or without the comma if it separates thousands",
     "1,234.56": "separates thousands: write 1234.56",
+    "1,23,456": "separates thousands: write 123456",
+    "12,34,567.8": "separates thousands: write 1234567.8",
     "1.234,56": "separates thousands: write 1234.56",
     "1 234": "separates thousands: write 1234",
     "1\u202f234,5": "separates thousands: write 1234.5",

@@ -130,7 +130,7 @@ def test_an_unseen_category_counts_as_none_and_is_said() -> None:
     encoded = coding.encode({"smoker": ["quit", "no", "Yes", None]})
     assert encoded.inputs.tolist() == [[0, 0], [1, 0], [0, 0], [0, 0]]
     assert encoded.notes == (
-        "smoker had no Yes, quit, an empty cell in training: taken as none of its categories",
+        "smoker had no Yes, quit, empty cell in training: taken as none of its categories",
     )
     many = coding.encode({"smoker": [f"v{i}" for i in range(9)]}).notes[0]
     assert "v0, v1, v2, v3, v4, .. in training" in many
@@ -189,7 +189,7 @@ def test_rows_that_are_no_such_table_are_one_line(rows: Any, message: str) -> No
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("client", ["Nroth", 2, -1, "0"])
+@pytest.mark.parametrize("client", ["Nroth", 2, -1, "0", True])
 def test_an_unknown_client_is_one_line(client: Any) -> None:
     """It names those that there are."""
     with pytest.raises(SettingsError, match=r"a name \(North, South\) or an id from 0 to 1, got"):

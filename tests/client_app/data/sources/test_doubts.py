@@ -126,3 +126,41 @@ def test_codes_among_numbers(tmp_path: Path) -> None:
     mixed = [str(i) for i in range(24)] * 2 + ["word", "other", "third", "much"] * 15
     (doubt,) = load(tmp_path, {"x": mixed}).warnings
     assert "data.numbers=[x] takes them as columns of numbers" in doubt
+
+
+def test_many_numbers_in_a_column_that_is_left_out(tmp_path: Path) -> None:
+    """Half of the cells say low: the column is words, and the doubt says how it becomes numbers."""
+    cells = ["low" if i % 2 else f"{i}.25" for i in range(40)]
+    fine = {"z": ["1.5", "2"] * 20}
+    (doubt,) = load(tmp_path, {"x": cells} | fine).warnings
+    assert doubt == (
+        "x is left out, but 20 of its 40 cells are numbers; data.numbers=[x] takes it as a column "
+        "of numbers"
+    )
+    for others in ([f"P{i}" for i in range(40)], [f"{i}" for i in range(40)]):
+        assert load(tmp_path, {"x": others} | fine).warnings == ()
+
+
+def test_all_words_for_missing_are_typed(tmp_path: Path) -> None:
+    """The setting has each of them, so that one change is enough."""
+    (doubt,) = load(tmp_path, {"x": ["n/a", "NA", "-", "?", "yes"] * 8}).warnings
+    assert '\'data.missing=["-","?",NA,"n/a"]\' takes them as missing' in doubt
+
+
+@pytest.mark.parametrize(
+    "form", ["{}*", "{} (0.4)", "{} \u00b1 1", "120/{}", "<{}", "ca. {}", "{}k"]
+)
+def test_numbers_in_unknown_forms_that_are_left_out(tmp_path: Path, form: str) -> None:
+    """A measured column does not vanish as words without a word."""
+    cells, fine = [form.format(i) for i in range(40)], {"z": ["1.5", "2"] * 20}
+    (doubt,) = load(tmp_path, {"x": cells} | fine).warnings
+    assert doubt == (
+        "x is left out, but its cells begin with numbers: write plain numbers if it is measured"
+    )
+
+
+@pytest.mark.parametrize("form", ["P{}", "{:032x}", "A-{}", "name{}@b.org"])
+def test_identifiers_that_are_left_out(tmp_path: Path, form: str) -> None:
+    """They do not begin with numbers."""
+    cells = [form.format(i * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128) for i in range(1, 41)]
+    assert load(tmp_path, {"x": cells, "z": ["1.5", "2"] * 20}).warnings == ()

@@ -332,8 +332,8 @@ def test_missing_column(tmp_path: Path, others: dict[str, Any], message: str) ->
         ("role,text\nLEAR,\nFOOL,x\n", "text, which is missing in row 1 of "),
         ("role,text\nLEAR,x\n ,x\n", "role, which is missing in row 2 of "),
         ("role,text\n", "it has no rows$"),
-        ("", "Empty CSV file$"),
-        ("role,text\nLEAR,x\nFOOL\n", "Expected 2 columns, got 1"),
+        ("", "it is empty$"),
+        ("role,text\nLEAR,x\nFOOL\n", "line 3 has 1 cells, its header has 2: FOOL$"),
     ],
 )
 def test_damaged_file(tmp_path: Path, text: str, message: str) -> None:
@@ -347,7 +347,7 @@ def test_no_file_and_foreign_file(tmp_path: Path) -> None:
         load_text_arrays(make_roles(tmp_path / "none.csv"))
     path = tmp_path / "texts.csv"
     path.write_bytes(b"role,text\nLEAR,\xff\xfe\nFOOL,x\n")
-    with pytest.raises(DataError, match=r"text is not in UTF-8$"):
+    with pytest.raises(DataError, match=r"not UTF-8 but Latin-1.*; save it as CSV UTF-8$"):
         load_text_arrays(make_roles(path))
     (tmp_path / "cut.csv.gz").write_bytes(save(tmp_path, ROLES, "t.csv.gz").read_bytes()[:30])
     with pytest.raises(DataError, match=r"^data\.path must be a \.csv file, got "):
@@ -432,3 +432,49 @@ def test_real_shakespeare(
     assert 60 <= arrays.num_tokens <= 70
     data = load_data(settings, 1)
     assert data.num_clients > 200
+
+
+def test_ids_and_classes_keep_their_look(tmp_path: Path) -> None:
+    """01 and 1 are two clients, blanks around names do not count, and the Unicode form neither."""
+    sites, labels = (" 1", "01"), ("cafe\u0301", "caf\u00e9")
+    rows = [f"{sites[i % 2]},a{i},{labels[i % 3 > 0]}" for i in range(8)]
+    text = "role,text,label\n" + "\n".join([*rows, "1,b,no", "01,b,No"]) + "\n"
+    arrays = load_text_arrays(make_roles(save(tmp_path, text), target="label"))
+    assert arrays.client_names == ("01", "1")
+    assert arrays.class_names == ("No", "caf\u00e9", "no")
+    clients, classes = arrays.warnings
+    assert clients.startswith("role has clients that may be the same: 01 and 1; ")
+    assert classes.startswith("label has classes that may be the same: No and no; ")
+    unnamed = load_text_arrays(make_roles(save(tmp_path, text), target="label", names=False))
+    assert unnamed.warnings[0].startswith("role has clients that may be the same: client 0 and ")
+
+
+def test_doubts_about_clients_of_one_sequence_each(tmp_path: Path) -> None:
+    """The summary of a run that predicts the next token has them too."""
+    data = load_data(make_roles(save(tmp_path, "role,text\nLEAR,abcabcabc\nLear,bacbacbac\n")), 1)
+    (doubt,) = data.summary.warnings
+    assert "LEAR and Lear" in doubt or "Lear and LEAR" in doubt
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("role\ttext\nLEAR\tx\n", "separated by commas, got tabs in the header"),
+        ("role;text\nLEAR;x\n", "separated by commas, got semicolons in the header"),
+        ("role,text\nLEAR,x\nrole,text\n", "line 3 repeats the header; delete it"),
+        ("role,text\nLEAR,x\n'FOOL,'x,y\n", "line 3 has 3 cells, its header has 2"),
+    ],
+)
+def test_other_separators_and_rows(tmp_path: Path, text: str, message: str) -> None:
+    """As in tables, the line says what to change."""
+    assert_one_line(lambda: load_text_arrays(make_roles(save(tmp_path, text))), message)
+
+
+def test_utf_16_and_a_header_of_another_length(tmp_path: Path) -> None:
+    """Both are named."""
+    path = tmp_path / "texts.csv"
+    path.write_text(ROLES, encoding="utf-16")
+    assert_one_line(lambda: load_text_arrays(make_roles(path)), "the file is UTF-16; save it as")
+    settings = make_roles(save(tmp_path, "LEAR,ab,x\n"), header=["role", "text"])
+    message = "its rows have 3 cells, data.header has 2"
+    assert_one_line(lambda: load_text_arrays(settings), message)
