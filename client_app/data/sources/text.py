@@ -31,7 +31,7 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
     """Return the texts of ``data.path``, a CSV file in UTF-8, which may be compressed (.gz).
 
     Its first line names the columns, or ``data.header`` does. Clients are the values of
-    ``data.client_column``, ascending. There is no test set: test rows are taken from each client's
+    ``data.client_column``, in the order of ``find_names``. There is no test set: test rows are taken from each client's
     rows.
 
     With a ``data.target`` a row is one sample: the ``data.tokens`` of the texts of
@@ -39,7 +39,7 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
     ``data.length`` (each of several texts to an equal part of it). Words and characters are in
     lower case and hashed, see ``split_words`` and ``hash_token``; with ``data.tokenizer`` they are
     the tokens of a published model, see ``tokenize_texts``.
-    Classes are ``data.classes``, or the distinct values of the target, ascending. Rows with the
+    Classes are ``data.classes``, or the distinct values of the target, in that order. Rows with the
     same value of ``data.group_column`` stay together, so that no text is in both training and test
     rows.
 
@@ -105,7 +105,10 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
 
 
 def _load_table(path: Path, settings: TextSettings) -> Any:
-    names = (settings.client_column, settings.target, settings.group_column)
+    names = (
+        *(settings.client_column, settings.target, settings.group_column),
+        *settings.text_columns,
+    )
     try:
         return _read(path, settings.header, [name for name in names if name])
     except Exception as error:
@@ -120,15 +123,26 @@ def _read(path: Path, header: Sequence[str], names: Sequence[str]) -> Any:
         raise ValueError("there is no such file")
     parse = csv.ParseOptions(newlines_in_values=True)
     read = csv.ReadOptions(column_names=list(header) or None)
-    convert = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
-    table = csv.read_csv(path, read_options=read, parse_options=parse, convert_options=convert)
+    # As bytes, because a column of text with others than those of UTF-8 is an error without a name.
+    convert = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.binary()))
+    table = _decode(
+        csv.read_csv(path, read_options=read, parse_options=parse, convert_options=convert)
+    )
     if header and [str(table[name][0]) for name in header] == list(header):
-        table = csv.read_csv(path, parse_options=parse, convert_options=convert)
+        table = _decode(csv.read_csv(path, parse_options=parse, convert_options=convert))
     if not table.num_rows:
         raise ValueError("it has no rows")
-    for name in table.column_names:
-        if pa.types.is_binary(table.schema.field(name).type):
-            raise ValueError(f"{name} is not in UTF-8")
+    return table
+
+
+def _decode(table: Any) -> Any:
+    """Return the table with its bytes as text."""
+    for i, field in enumerate(table.schema):
+        if pa.types.is_binary(field.type):
+            try:
+                table = table.set_column(i, field.name, table.column(i).cast(pa.string()))
+            except pa.ArrowInvalid:
+                raise ValueError(f"{field.name} is not in UTF-8") from None
     return table
 
 
