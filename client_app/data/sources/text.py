@@ -31,8 +31,8 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
     """Return the texts of ``data.path``, a CSV file in UTF-8, which may be compressed (.gz).
 
     Its first line names the columns, or ``data.header`` does. Clients are the values of
-    ``data.client_column``, in the order of ``find_names``. There is no test set: test rows are taken from each client's
-    rows.
+    ``data.client_column``, in the order of ``find_names``. There is no test set: test rows are
+    taken from each client's rows.
 
     With a ``data.target`` a row is one sample: the ``data.tokens`` of the texts of
     ``data.text_columns``, joined by a separator, int32 (n, length), cut or padded to

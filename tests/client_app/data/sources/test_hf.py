@@ -119,7 +119,7 @@ def test_clients_and_classes_of_text_keep_their_look(tmp_path: Path) -> None:
     assert arrays.class_names == ("2", "9", "10")
     assert arrays.y_train.tolist() == [0, 2, 1, 0]
     path = of_columns(tmp_path / "gap", kinds, c=["a", " ", "b", "b"], **given)
-    with pytest.raises(DataError, match="c is missing in row 1$"):
+    with pytest.raises(DataError, match=r"c is missing in row 1$"):
         load(path, **texts)
     kinds["c"] = LABEL
     arrays = load(of_columns(tmp_path / "label", kinds, c=[2, 0, 2, 0], **given), **texts)
