@@ -5,7 +5,6 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from fedquorum.errors import FedQuorumError
 from flwr.app import Context
@@ -15,6 +14,7 @@ from flwr.supercore.exit import add_exit_handler
 from conf import ComposedConfig, compose_settings
 from server_app.runs.loop import run_rounds
 
+_EXIT = "Exit Code: "
 _STEP = re.compile(r"(configure|aggregate)_(train|evaluate): ")
 
 app = ServerApp()
@@ -28,9 +28,27 @@ def main(grid: Grid, context: Context) -> None:
         with _hide_step_logs():
             run_rounds(grid, *_read_job(context), engine="flower", at_exit=add_exit_handler)
     except FedQuorumError as error:
-        # Flower logs the trace of an error and then ends the process, so print the line after it.
-        add_exit_handler(partial(print, f"fedquorum: {error}", file=sys.stderr))
+        _show_line_alone(error)
         raise
+
+
+def _show_line_alone(error: FedQuorumError) -> None:
+    """Print the line of an error when Flower ends the process, instead of its trace and exit code.
+
+    The trace of any other error stays in Flower's log.
+    """
+    log = logging.getLogger("flwr")
+
+    def is_of_other_error(entry: logging.LogRecord) -> bool:
+        is_trace = isinstance(entry.exc_info, tuple) and entry.exc_info[1] is error
+        return not is_trace and not str(entry.msg).startswith(_EXIT)
+
+    def print_line() -> None:
+        log.removeFilter(is_of_other_error)
+        print(f"fedquorum: {error}", file=sys.stderr)
+
+    log.addFilter(is_of_other_error)
+    add_exit_handler(print_line)
 
 
 @contextmanager

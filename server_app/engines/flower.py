@@ -31,6 +31,9 @@ COMPLETED_STATUS = "finished:completed"
 SUPERLINK_ENV = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}
 """The environment of a SuperLink that ``flwr run`` starts: this one has all dependencies."""
 
+OUR_LINE = "fedquorum: "
+"""The start of the line of an error, which the ServerApp prints last."""
+
 STOP_SECONDS = 30.0  # time for the ServerApp to write its records when the run is stopped
 
 
@@ -62,13 +65,15 @@ def submit_job(composed: ComposedConfig, output_dir: str) -> None:
     with tempfile.NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as file:
         for key, value in run_config.items():
             print(f"{key} = {json.dumps(value, ensure_ascii=False)}", file=file, flush=True)
-        run_id = _follow(
+        run_id, last_line = _follow(
             [*command, "--run-config", file.name],
             lambda run_id: _stop_run([flwr, "stop", run_id, *superlink], run_id, Path(output_dir)),
         )
     status, details = _get_status(
         [flwr, "list", *superlink, "--run-id", run_id, "--format", "json"]
     )
+    if last_line.removeprefix(OUR_LINE).strip() not in details:
+        print(last_line, end="", flush=True)
     if status != COMPLETED_STATUS:
         raise RunError(f"the Flower run {run_id} ended as {status}: {details or 'see its log'}")
 
@@ -125,10 +130,16 @@ def _list_custom_files(settings: Settings) -> Iterator[tuple[str, str]]:
             yield f"{group}.path", f"{Path(file).expanduser().absolute()}:{name}"
 
 
-def _follow(command: list[str], stop: Callable[[str], None]) -> str:
-    """Run ``flwr run``, print its output, and return the id of the run that it started.
+def _follow(command: list[str], stop: Callable[[str], None]) -> tuple[str, str]:
+    """Run ``flwr run`` and print its output.
 
     An interruption calls ``stop``, because the run would otherwise continue.
+
+    Returns
+    -------
+    tuple of str and str
+        The id of the run that it started, and its last line if that is one of ours. That line is
+        not printed, because it may be the error that the status repeats.
     """
     with subprocess.Popen(
         command,
@@ -147,30 +158,40 @@ def _follow(command: list[str], stop: Callable[[str], None]) -> str:
             output.print_lines()
         except KeyboardInterrupt:
             with suppress(OSError):  # such as a closed output; the interruption is still raised
+                print(output.last_line, end="", flush=True)
                 output.print_lines(until_started=True)
                 if output.run_id:
                     stop(output.run_id)
             process.terminate()
             raise
     if not output.run_id:
+        print(output.last_line, end="", flush=True)
         raise RunError(
             f"flwr run started no run (exit status {process.returncode}); its message is above"
         )
-    return output.run_id
+    return output.run_id, output.last_line
 
 
 class _FlowerOutput:
-    """The output of ``flwr run``, and the id of the run once it is printed."""
+    """The output of ``flwr run``, and the id of the run once it is printed.
+
+    A line of ours is in ``last_line`` until the next one is printed.
+    """
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = lines
         self.run_id = ""
+        self.last_line = ""
 
     def print_lines(self, *, until_started: bool = False) -> None:
         """Print the output, to its end or until the run has started."""
         if until_started and self.run_id:
             return
         for line in self._lines:
+            print(self.last_line, end="", flush=True)
+            self.last_line = line if line.startswith(OUR_LINE) else ""
+            if self.last_line:
+                continue
             print(line, end="", flush=True)
             _, found, rest = line.partition("Successfully started run ")
             if found:

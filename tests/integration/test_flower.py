@@ -129,18 +129,23 @@ def test_the_flower_engine_reports_a_failed_run(flower: Shell) -> None:
         plain = flower("flwr", "run", str(ROOT), "--stream", "--run-config", config)
         assert plain.status == 0
         assert missing in plain.stdout
+        assert "Traceback" not in plain.stdout
     done = flower("fedquorum", "engine=flower", *words)
     assert done.status == 1
-    assert "ended as finished:failed" in done.stderr
-    assert missing in done.stderr
+    (line,) = done.stderr.splitlines()
+    assert "ended as finished:failed" in line
+    assert missing in line
+    for text in ("Traceback", "raised an exception", "Exit Code", missing):
+        assert text not in done.stdout
 
 
 def test_a_mistake_in_the_settings_is_the_last_line(flower: Shell) -> None:
-    """Plain ``flwr run`` shows it below Flower's trace, and the run counts as failed."""
+    """Plain ``flwr run`` shows it without a trace, and the run counts as failed."""
     config = run_config(flower, "mistaken", "strategy.epsilon=-1")
     done = flower("flwr", "run", str(ROOT), "--stream", "--run-config", config)
     message = "fedquorum: strategy.epsilon must be a number >= 0 (inf allowed), got -1.0"
     assert done.stdout.splitlines()[-1] == message, done.stdout
+    assert "Traceback" not in done.stdout
     run_id = done.stdout.partition("Successfully started run ")[2].split()[0]
     listed = flower("flwr", "list", "--run-id", run_id, "--format", "json")
     assert json.loads(listed.stdout)["runs"][0]["status"] == "finished:failed"

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from client_app.data.base import Labels, LazyArray, RowIndex, Samples, Targets
 from client_app.data.coding.base import Coding
+from client_app.data.coding.cells import clean_column
 from client_app.data.coding.images import ImageCoding
 from client_app.data.coding.media import check_header, get_upright_size, to_pixels
 from client_app.data.coding.text import WordCoding
@@ -26,6 +27,7 @@ from client_app.data.sources.base import LabeledArrays, count_classes
 from client_app.data.sources.client_table import ClientTable
 from client_app.data.sources.csv_table import build_client_table
 from client_app.data.sources.hub import HubSplits, load_hub_splits
+from client_app.data.sources.labels import find_names
 from client_app.data.sources.validate import validate_inputs, validate_labels, validate_numbers
 from client_app.data.split import Rows
 from conf.schema.data import CsvSettings, HfSettings
@@ -64,9 +66,9 @@ def load_hf_arrays(settings: HfSettings) -> LabeledArrays:
     the only column of texts.
 
     The target is a ``ClassLabel``, or a column of whole numbers from 0 or of text, whose values
-    become classes in ascending order; null selects the only ``ClassLabel``. With
+    become classes in the order of ``find_names``; null selects the only ``ClassLabel``. With
     ``data.regression`` it is a column of numbers. Clients are the values of ``data.client_column``,
-    ascending.
+    in that order.
 
     Raises
     ------
@@ -127,8 +129,7 @@ def _read_labels(splits: Sequence[Any], columns: _Columns, settings: HfSettings)
         **dict.fromkeys(("client_train", "client_test", "client_names")),
     }
     if settings.client_column is not None:
-        distinct, clients = _find_indices(splits, settings.client_column)
-        fields["client_names"] = tuple(map(str, distinct))
+        fields["client_names"], clients = _find_indices(splits, settings.client_column)
         fields |= dict(zip(("client_train", "client_test"), clients, strict=False))
     return fields
 
@@ -353,11 +354,13 @@ def _read_inputs(
     return read[columns.kind](), ()
 
 
-def _read(rows: Any, column: str) -> pa.Array:
-    """Return a column as one Arrow array; raise ValueError for missing values."""
+def _read(rows: Any, column: str, *, is_text: bool = False) -> pa.Array:
+    """Return a column as one Arrow array, text clean; raise ValueError for missing values."""
     found = rows.select_columns([column]).with_format("arrow")[:][column].combine_chunks()
     if isinstance(found, pa.ChunkedArray):  # e.g. without rows, or of an extension type
         found = pa.concat_arrays(found.chunks)
+    if is_text:
+        found = clean_column(found.cast(pa.string()))
     if found.null_count:
         row = pc.index(found.is_null(), True).as_py()
         raise ValueError(f"{column} is missing in row {row}")
@@ -491,8 +494,7 @@ def _read_arrow(rows: Any, columns: Sequence[str]) -> pa.Table:
             known = pc.if_else(pc.greater_equal(column, 0), column, None)  # -1: missing
             column = pa.chunked_array([pa.array(feature.names).take(known.combine_chunks())])
         elif _infer_kind(feature) == "text":
-            column = pc.utf8_trim_whitespace(column.cast(pa.string()))
-            column = pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
+            column = clean_column(column.cast(pa.string()))
         elif pa.types.is_floating(column.type):
             column = column.cast(pa.float64())
             column = pc.if_else(pc.is_nan(column), pa.scalar(None, pa.float64()), column)
@@ -528,7 +530,7 @@ def _read_targets(
         if settings.partition == "device":
             raise ValueError(f"{target} must be a ClassLabel with data.partition=device, not text")
         classes, labels = _find_indices(splits, target)
-        return [*labels], tuple(map(str, classes)), settings.num_classes or len(classes)
+        return [*labels], classes, settings.num_classes or len(classes)
     validate = validate_numbers if settings.regression else validate_labels
     y = [validate(target, _to_integers(_to_numpy(_read(split, target)))) for split in splits]
     if settings.regression:
@@ -542,11 +544,11 @@ def _to_integers(values: NDArray[Any]) -> NDArray[Any]:
     return values.astype(np.int64) if values.dtype == np.bool_ else values
 
 
-def _find_indices(splits: Sequence[Any], column: str) -> tuple[list[Any], list[Labels]]:
-    """Return a column's distinct values in all splits, ascending, and the index of each row's."""
-    values = [_read(split, column).to_pylist() for split in splits]
-    distinct = sorted({value for split in values for value in split})
-    position = {value: i for i, value in enumerate(distinct)}
-    return distinct, [
-        np.array([position[value] for value in split], dtype=np.int64) for split in values
-    ]
+def _find_indices(splits: Sequence[Any], column: str) -> tuple[tuple[str, ...], list[Labels]]:
+    """Return a column's distinct names in all splits, in order, and the index of each row's."""
+    feature = splits[0].features[column]
+    values = [_read(split, column, is_text=_infer_kind(feature) == "text") for split in splits]
+    names, indices = find_names(pa.chunked_array(values))
+    if isinstance(feature, ClassLabel):
+        names = tuple(feature.int2str([*map(int, names)]))
+    return names, np.split(indices, np.cumsum([len(split) for split in values])[:-1])

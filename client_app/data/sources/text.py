@@ -33,15 +33,15 @@ def load_text_arrays(settings: TextSettings) -> LabeledArrays:
     """Return the texts of ``data.path``, a CSV file in UTF-8, which may be compressed (.gz).
 
     Its first line names the columns, or ``data.header`` does. Clients are the values of
-    ``data.client_column``, ascending. There is no test set: test rows are taken from each client's
-    rows.
+    ``data.client_column``, in the order of ``find_names``. There is no test set: test rows are
+    taken from each client's rows.
 
     With a ``data.target`` a row is one sample: the ``data.tokens`` of the texts of
     ``data.text_columns``, joined by a separator, int32 (n, length), cut or padded to
     ``data.length`` (each of several texts to an equal part of it). Words and characters are in
     lower case and hashed, see ``split_words`` and ``hash_token``; with ``data.tokenizer`` they are
     the tokens of a published model, see ``tokenize_texts``.
-    Classes are ``data.classes``, or the distinct values of the target, ascending. Rows with the
+    Classes are ``data.classes``, or the distinct values of the target, in that order. Rows with the
     same value of ``data.group_column`` stay together, so that no text is in both training and test
     rows.
 

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import tomllib
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -35,7 +36,7 @@ if arguments[0] == "run":
     (here / "started").touch()
     while (here / "running").exists():
         time.sleep(0.05)
-    print("the end")
+    print("the end" if not (here / "last.txt").exists() else (here / "last.txt").read_text())
 elif arguments[0] == "stop":
     if (here / "unstoppable").exists():
         sys.exit("no such run")
@@ -109,6 +110,27 @@ def test_a_failed_run_raises_flowers_status(flwr: Path) -> None:
     )
     with pytest.raises(RunError, match="run 77 ended as finished:failed: out of luck"):
         submit_job(compose_settings("", "engine=flower"), str(flwr / "run"))
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "shown"),
+    [
+        ("finished:failed", "Simulation failed with exception: no such file", False),
+        ("finished:failed", "out of luck", True),
+        ("finished:completed", "", True),
+    ],
+)
+def test_the_last_line_is_shown_once(
+    flwr: Path, capsys: pytest.CaptureFixture[str], status: str, details: str, *, shown: bool
+) -> None:
+    """Where the status repeats the ServerApp's error, it is not shown above as well."""
+    (flwr / "last.txt").write_text("fedquorum: a tracker is left out\nfedquorum: no such file")
+    (flwr / "status.json").write_text(json.dumps({"status": status, "status-details": details}))
+    with nullcontext() if status.endswith("completed") else pytest.raises(RunError):
+        submit_job(compose_settings("", "engine=flower"), str(flwr / "run"))
+    first, second = "fedquorum: a tracker is left out", "fedquorum: no such file"
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert lines == ([first, second] if shown else [first])
 
 
 def interrupt_when_started(flwr: Path) -> threading.Thread:

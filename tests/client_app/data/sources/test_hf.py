@@ -106,6 +106,26 @@ def test_clients_of_a_column(tmp_path: Path) -> None:
     assert [len(ours.get_client(k).y_train) for k in range(3)] == [16, 8, 8]
 
 
+def test_clients_and_classes_of_text_keep_their_look(tmp_path: Path) -> None:
+    """As in a table: 01 and 1 are two, blanks around them do not count, and 2 is before 10."""
+    kinds = {"x": List(Value("float32")), "y": Value("string"), "c": Value("string")}
+    given: dict[str, Any] = {"x": [[0.0], [1.0], [2.0], [3.0]], "y": ["2", "10", "9", " 2"]}
+    texts = {"partition": "natural", "client_column": "c", "target": "y"}
+    path = of_columns(tmp_path / "x", kinds, c=["01", "1 ", "1", "Gene\u0300ve"], **given)
+    arrays = load(path, **texts)
+    assert arrays.client_names == ("01", "1", "Gen\u00e8ve")
+    assert arrays.client_train is not None
+    assert arrays.client_train.tolist() == [0, 1, 1, 2]
+    assert arrays.class_names == ("2", "9", "10")
+    assert arrays.y_train.tolist() == [0, 2, 1, 0]
+    path = of_columns(tmp_path / "gap", kinds, c=["a", " ", "b", "b"], **given)
+    with pytest.raises(DataError, match=r"c is missing in row 1$"):
+        load(path, **texts)
+    kinds["c"] = LABEL
+    arrays = load(of_columns(tmp_path / "label", kinds, c=[2, 0, 2, 0], **given), **texts)
+    assert arrays.client_names == (LABEL.names[0], LABEL.names[2])
+
+
 def test_a_device_has_the_rows_of_its_client(tmp_path: Path) -> None:
     """It needs the shapes that all agreed on; others are refused, and so are texts."""
     x, y = make_gray_images(9)

@@ -10,6 +10,7 @@ import pytest
 from fedquorum.errors import DataError, SettingsError
 
 from client_app.data import load_data
+from client_app.data.coding.text import WordCoding
 from client_app.data.coding.vocabulary import (
     Vocabulary,
     hash_token,
@@ -301,6 +302,32 @@ def test_numbers_are_no_classes(tmp_path: Path) -> None:
     path = save(tmp_path, f"{HEADER}\n{PAIRS}".replace("Eat,1", "Eat,0.5"))
     with pytest.raises(DataError, match=r"column of classes in .*, which is 0\.5 in row 3$"):
         load_text_arrays(make_pairs(path))
+
+
+def test_names_and_texts_keep_their_look(tmp_path: Path) -> None:
+    """Clients, classes and groups 01 and 1 are two each, and a text 1.50 is not 1.5."""
+    rows = ("01,1.50,x,01", "1,1.5,x,1", "01 ,true,x,1", "1,01,x,2")
+    path = save(tmp_path, "\n".join((HEADER, *rows, "")))
+    arrays = load_text_arrays(make_pairs(path))
+    assert (arrays.client_names, arrays.class_names) == (("01", "1"), ("01", "1", "2"))
+    assert arrays.client_train is not None
+    assert arrays.client_train.tolist() == [0, 1, 0, 1]
+    assert arrays.y_train.tolist() == [0, 1, 1, 2]
+    # Numbers, truths and dates alone in a column would be read as such.
+    for first, second in (("1.50", "1.5"), ("true", "True"), ("1", "01"), ("2020-01-01", "x")):
+        path = save(tmp_path, f"{HEADER}\n0,{first},x,0\n0,{first},x,1\n0,{second},x,1\n")
+        x, _ = WordCoding(("one", "two"), 7, 1000, "words", None).encode_texts(
+            [[first, first, second], ["x"] * 3]
+        )[:2]
+        np.testing.assert_array_equal(load_text_arrays(make_pairs(path)).x_train[:], x)
+
+
+def test_plain_whole_numbers_are_in_their_order(tmp_path: Path) -> None:
+    """Ids and classes of existing files stay: 2 is before 10, and 10 before a."""
+    for names, ordered in ((("10", "2", "9"), "2 9 10"), (("10", "a", "9"), "10 9 a")):
+        rows = "".join(f"{name},x,y,{name}\n" for name in names)
+        arrays = load_text_arrays(make_pairs(save(tmp_path, f"{HEADER}\n{rows}")))
+        assert arrays.client_names == arrays.class_names == tuple(ordered.split())
 
 
 def test_compressed_file(tmp_path: Path) -> None:
