@@ -65,8 +65,10 @@ def assert_same(one: FederatedData, other: FederatedData) -> None:
 
 def assert_differs(one: FederatedData, other: FederatedData) -> None:
     """Check that some client has other inputs."""
-    pairs = [[data.get_client(k).x_train for data in (one, other)] for k in range(one.num_clients)]
-    assert not all(np.array_equal(*pair) for pair in pairs)
+    assert not all(
+        np.array_equal(one.get_client(k).x_train, other.get_client(k).x_train)
+        for k in range(one.num_clients)
+    )
 
 
 # --- the same as the arrays by data=npz ---------------------------------------------------------
