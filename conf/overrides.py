@@ -105,9 +105,12 @@ def _format_override(key: str, value: Any) -> str:
 def get_sweep_values(override: Override) -> tuple[str, ...]:
     """Return the values of a sweep as texts from which Hydra reads the same values.
 
-    Hydra's own texts lose necessary quotes, such as those around "Genève".
+    Hydra's own texts lose necessary quotes, such as those around "Genève". Null several times is
+    one null, because Hydra has no other form of a sweep over null alone.
     """
-    return tuple(map(_format_sweep_value, override.sweep_iterator()))
+    values = tuple(override.sweep_iterator())
+    is_null = bool(values) and all(value is None for value in values)
+    return tuple(map(_format_sweep_value, values[:1] if is_null else values))
 
 
 def _format_sweep_value(value: Any) -> str:

@@ -326,6 +326,11 @@ def _check_agreement(settings: Settings) -> None:
         raise SettingsError(
             f"data.target_scale must be null where data.regression is false, got {scale}"
         )
+    if agrees_on_numbers(data) and isinstance(data, HfSettings) and is_on_device(data):
+        raise SettingsError(
+            "data.scaling must be client with data=hf data.partition=device (the server does not "
+            "know the columns there; data.columns of data=csv states them), got agreed"
+        )
     if privacy == "none":
         return
     if agrees_on_numbers(data):

@@ -218,7 +218,7 @@ class HfSettings(NaturalSettings):
     ``features`` and ``target``: the columns; null if the data leaves no choice. ``client_column``:
     the column with the client of each row, for ``partition`` natural. ``image_size`` (height and
     width) and ``image_mode`` (gray L or RGB): null for those of the first image. ``length`` and
-    ``vocabulary_size``: for texts, in hashed words. For tables, ``drop_columns`` to ``replace`` are
+    ``vocabulary_size``: for texts, in hashed words. For tables, ``drop_columns`` to ``scaling`` are
     as in ``CsvSettings``. The other settings are as in ``NpzSettings``.
     """
 
@@ -251,6 +251,7 @@ class HfSettings(NaturalSettings):
     invalid_cells: str = parameter("error", OneOf(("error", "missing")))
     max_categories: int = parameter(100, Interval(low=2, integer=True))
     replace: Any = None
+    scaling: str = parameter("client", OneOf(("client", "agreed")))
 
 
 @dataclass
@@ -390,7 +391,7 @@ def agrees_on_target(data: DataSettings) -> bool:
 
 def agrees_on_numbers(data: DataSettings) -> bool:
     """Say whether columns of numbers are scaled by statistics that all clients agree on."""
-    return isinstance(data, CsvSettings) and data.scaling == "agreed"
+    return isinstance(data, CsvSettings | HfSettings) and data.scaling == "agreed"
 
 
 def needs_agreement(data: DataSettings) -> bool:

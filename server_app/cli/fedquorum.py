@@ -174,4 +174,8 @@ def _defer_to_jobs(argument: str) -> str:
         return argument
     override = parse_override(argument)
     key, _, value = argument.partition("=")
-    return argument if override.is_sweep_override() else f"{key}=choice({value or quote('')})"
+    if override.is_sweep_override():
+        return argument
+    # Hydra's choice takes no null; null twice is one value for ``get_sweep_values``.
+    is_null = value.lower() == "null"
+    return f"{key}=null,null" if is_null else f"{key}=choice({value or quote('')})"

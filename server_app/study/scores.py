@@ -17,6 +17,7 @@ from server_app.study.result import ScoreCurve, SeedRun
 from server_app.sweeps.jobs import read_complete_rounds
 
 SCORE_GROUPS = ("all", "priority", "non_priority", "held_out")
+R2 = "r2"
 COVERAGE_NAMES = ("evaluated", "left_out")
 """The numbers of the score's clients, and of those without the metric."""
 
@@ -94,7 +95,7 @@ def read_seed_run(
     measures = {
         **{group: _get_number(last, f"test.{group}.{metric}") for group in SCORE_GROUPS},
         **{name: _get_number(last, f"test.all.{name}") for name in DISPERSION_NAMES},
-        **{name: _get_number(last, f"test.{group}.{name}") for name in COVERAGE_NAMES},
+        **{name: _get_number(last, f"test.{group}.{name}") for name in (*COVERAGE_NAMES, R2)},
     }
     return SeedRun(
         seed=run.seed,

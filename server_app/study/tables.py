@@ -16,10 +16,12 @@ from rich.table import Table
 
 from server_app.study.paired_statistics import PairedDifference
 from server_app.study.result import MethodResult, SeedRun, StudyResult
-from server_app.study.scores import COVERAGE_NAMES
+from server_app.study.scores import COVERAGE_NAMES, R2
 from server_app.study.text import (
+    Unit,
     count_seeds,
     describe_score_clients,
+    describe_score_group,
     format_method_name,
     format_percent,
     format_verdict,
@@ -30,6 +32,8 @@ from server_app.study.text import (
 
 MISSING_CELL = "-"
 MIN_WHOLE_MB = 1000.0
+R2_MARGIN = 0.01
+"""The precision of R2, which has no margin of its own in a study of another metric."""
 TUNED_HEADING = "values tuned"
 ALL, WORST, UNSEEN = "all", "worst10", "held_out"
 MAX_SENTENCE_LENGTH = 1000
@@ -113,6 +117,10 @@ class _Row:
         one = self.paired_difference
         return MISSING_CELL if one is None else f"{one.ahead} of {count_seeds(self.result)}"
 
+    @property
+    def r2(self) -> str:
+        return Unit.for_metric(R2, R2_MARGIN).format_number(average_measure(self.method.runs, R2))
+
     def format_measure(self, name: str) -> str:
         return get_unit(self.result).format_number(average_measure(self.method.runs, name))
 
@@ -149,6 +157,7 @@ def _build_columns(result: StudyResult) -> dict[str, Callable[[_Row], str]]:
     interval = f"{format_percent(result.confidence)} interval"
     columns: dict[str, Callable[[_Row], str]] = {
         f"{unit.metric} of {describe_score_clients(result)}{in_percent}": lambda row: row.score,
+        **_build_r2_column(result),
         f"better than {baseline} by{in_unit} ({interval})": lambda row: row.difference,
         "seeds ahead": lambda row: row.ahead,
         f"all clients{in_percent}": lambda row: row.format_measure(ALL),
@@ -161,6 +170,14 @@ def _build_columns(result: StudyResult) -> dict[str, Callable[[_Row], str]]:
     }
     score = describe_score_clients(result).removeprefix("the ").replace("of all", "of")
     return {name: cell for name, cell in columns.items() if name != f"{score}{in_percent}"}
+
+
+def _build_r2_column(result: StudyResult) -> dict[str, Callable[[_Row], str]]:
+    """Return the column of R2, for the score's group of clients; none if R2 is the metric."""
+    if result.metric == R2 or not result.metric_info.is_regression:
+        return {}
+    group = result.metric_key.removeprefix("test.").partition(".")[0]
+    return {f"R2 of {describe_score_group(group)}": lambda row: row.r2}
 
 
 def build_seed_runs_table(result: StudyResult) -> TextTable:

@@ -14,33 +14,49 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from fedquorum.errors import SettingsError
 from fedquorum.records.reader import read_client_names
 
+import fedquorum_app
 from server_app.cli.study import start_study
 from server_app.runs.job import SweepUnfinished
 from server_app.sweeps.jobs import CONFIG_FILE, SweepFolder, read_complete_rounds
 from tests.builders_runs import read_rows, run_here
 from tests.cases import is_long
-from tests.integration.deployed import Deployment, make_client_data, start_deployment, write_all
+from tests.integration.deployed import Deployment, make_client_data, start_deployment
 
 pytestmark = [pytest.mark.slow, pytest.mark.flower]
 
 CLIENTS, ROUNDS, SEEDS = 3, 2, 5
+CLASSES, COLUMNS = ("a", "b", "c"), [f"x{number}" for number in range(8)]
 SHARED = (
-    f"data=npz rounds={ROUNDS} data.num_clients={CLIENTS} data.input_shape=[8] data.num_classes=3 "
+    f"data=csv rounds={ROUNDS} data.num_clients={CLIENTS} data.target=y "
     "data.priority=all client.local_epochs=1 evaluation.every=2"
 )
 ON_DEVICES = (
-    f"{SHARED} data.partition=device data.path=rows.npz engine=flower "
+    f"{SHARED} data.client_column=null data.path=rows.csv engine=flower "
+    f"data.columns={{numbers:[{','.join(COLUMNS)}],classes:[{','.join(CLASSES)}]}} "
     "engine.superlink=deployment engine.node_keys=nodes.txt"
 )
 NODE = Path(__file__).parent / "quick_supernode.py"
 POLICIES = {
-    1: "{withhold: [test-accuracy], client_name: North}",
-    2: "accept: {strategies: [fedavg]}",
+    1: "{withhold: [test-accuracy], client_name: North, scales: true}",
+    2: "{accept: {strategies: [fedavg]}, scales: true}",
 }
-"""Client 1 is in no score and gives its name, client 2 takes no part with q-FedAvg."""
+"""Client 1 is in no score and gives its name, client 2 takes no part with q-FedAvg.
+
+Both share their scales, client 0 does not.
+"""
+
+
+def make_table(client: int) -> pd.DataFrame:
+    """Return the rows of a client."""
+    data = make_client_data(client)
+    x, y = (np.concatenate([data[f"{name}_train"], data[f"{name}_test"]]) for name in "xy")
+    table = pd.DataFrame(x.astype(np.float64), columns=COLUMNS)
+    return table.assign(y=np.array(CLASSES)[y])
 
 
 @pytest.fixture
@@ -54,9 +70,9 @@ def deployment(
         for client, name in enumerate(names):
             home = made.folder / "devices" / name
             home.mkdir(parents=True)
-            np.savez(home / "rows.npz", **make_client_data(client))
+            make_table(client).to_csv(home / "rows.csv", index=False)
             (home / "node.yaml").write_text(POLICIES.get(client, ""))
-            config = f'client-id={client} data-path="{home / "rows.npz"}"'
+            config = f'client-id={client} data-path="{home / "rows.csv"}"'
             made.start_script(name, client, NODE, "--isolation", "process", "--node-config", config)
         for key, value in made.env.items():
             monkeypatch.setenv(key, value)
@@ -72,7 +88,7 @@ def simulate(study: Path, strategy: str, seed: int, data: Path) -> None:
     study.mkdir(exist_ok=True)
     job = SweepFolder(study).get_job((*words, *ON_DEVICES.split()), "", SEEDS)
     settings = (job.directory / CONFIG_FILE).read_text()
-    run_here(job.directory, *words, *SHARED.split(), "data.partition=natural", f"data.path={data}")
+    run_here(job.directory, *words, *SHARED.split(), "data.client_column=k", f"data.path={data}")
     (job.directory / CONFIG_FILE).write_text(settings)
 
 
@@ -99,8 +115,9 @@ def interrupted_after_a_round(run: Path) -> Iterator[None]:
 
 def test_a_study_of_devices(deployment: Deployment, capfd: pytest.CaptureFixture[str]) -> None:
     """It resumes after an interruption, keeps its budget, and uses only the devices' reports."""
-    study, pooled = deployment.folder / "study", deployment.folder / "pooled.npz"
-    write_all(pooled, CLIENTS)
+    study, pooled = deployment.folder / "study", deployment.folder / "pooled.csv"
+    tables = [make_table(client).assign(k=client) for client in range(CLIENTS)]
+    pd.concat(tables).to_csv(pooled, index=False)
     for seed in () if is_long() else range(4, 3 + SEEDS):
         for strategy in ("fedavg", "qfedavg"):
             simulate(study, strategy, seed, pooled)
@@ -117,6 +134,8 @@ def test_a_study_of_devices(deployment: Deployment, capfd: pytest.CaptureFixture
     for name in ("0", "1"):
         assert_withheld(read_rows(study / name, "evaluations"))
         assert read_client_names(study / name).names == {1: "North"}
+    assert_shared(study / "0", [(1, "North"), (2, None)], deployment.folder)
+    assert_shared(study / "1", [(1, "North")], deployment.folder)
     assert_no_row_in(study, deployment.folder / "state")
 
 
@@ -145,12 +164,27 @@ def assert_withheld(rows: list[dict[str, Any]]) -> None:
             assert (row[f"{part}_accuracy"] is None) == (row["client"] == 1)
 
 
+def assert_shared(run: Path, expected: list[tuple[int, str | None]], folder: Path) -> None:
+    """Check that the card has these clients' scales, which predict as their devices do."""
+    card = json.loads((run / "model_card.json").read_text())
+    shared = card["inputs"]["scaling"]["clients"]
+    assert [(one["id"], one["name"]) for one in shared] == expected
+    model, rows = fedquorum_app.load(run), make_table(0)[COLUMNS]
+    for client, _ in expected:
+        data = folder / "devices" / f"node-{client}" / "rows.csv"
+        there = model.predict(rows, client=client, data=data)
+        assert model.predict(rows, client=client).equals(there)
+    with pytest.raises(SettingsError, match="of those whose devices share their scales"):
+        model.predict(rows, client=0)
+
+
 def assert_no_row_in(*folders: Path) -> None:
-    """Check that no input of any client is in what the server keeps."""
-    parts = [
-        make_client_data(client)[key] for client in range(CLIENTS) for key in ("x_train", "x_test")
-    ]
-    inputs = [row.tobytes() for part in parts for row in part]
+    """Check that no row of any client is in what the server keeps, as text or as numbers."""
+    inputs = []
+    for client in range(CLIENTS):
+        rows = make_table(client)[COLUMNS]
+        inputs += [line.encode() for line in rows.to_csv(index=False, header=False).splitlines()]
+        inputs += [row.tobytes() for kind in "fd" for row in rows.to_numpy().astype(kind)]
     files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
     assert {"study.json", "superlink.db", "model.safetensors"} <= {path.name for path in files}
     for path in files:

@@ -42,7 +42,7 @@ VALUE_DTYPES = {
 TABLE_KINDS = {"number", "text", "class"}
 TABLE_KEYS = (
     *("drop_columns", "imputation", "zero_as_missing", "numbers", "categories", "missing"),
-    *("invalid_cells", "max_categories", "replace"),
+    *("invalid_cells", "max_categories", "replace", "scaling"),
 )
 KEYS_BY_KIND = {
     "image": ("image_size", "image_mode"),
@@ -447,7 +447,15 @@ def _build_table(splits: Sequence[Any], columns: _Columns, settings: HfSettings)
     def build(
         scaled: LabeledArrays, arrays: Mapping[str, Any], *, shares_rows: bool
     ) -> LabeledArrays:
-        x = scaled.x_train
+        x, agreed = scaled.x_train, scaled.agreed
+        if agreed is not None:
+            build_scaled = agreed.build_scaled
+            agreed = replace(
+                agreed,
+                build_scaled=lambda scale: build(
+                    build_scaled(scale), arrays, shares_rows=shares_rows
+                ),
+            )
         return replace(
             scaled,
             x_train=x[:count],
@@ -455,6 +463,7 @@ def _build_table(splits: Sequence[Any], columns: _Columns, settings: HfSettings)
             build_for_training=None,
             summary=None,
             warnings=_describe_dropped(table),
+            agreed=agreed,
             **arrays,
         )
 

@@ -16,9 +16,11 @@ from fedquorum.registry import NAMED_STRATEGIES
 from fedquorum.rules.server_optimizer import SERVER_OPTIMIZERS
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.utils import get_args_parser
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 
-from server_app.cli.fedquorum import main
+from conf.overrides import get_sweep_values
+from server_app.cli.fedquorum import main, prepare_sweep_overrides
 from server_app.runs.display import Display
 from tests.builders_runs import make_client_overrides
 from tests.integration.conftest import assert_same_rounds
@@ -428,3 +430,22 @@ def test_an_interruption_ends_a_single_run(
     assert capsys.readouterr().err == (
         "fedquorum: interrupted; the records hold all complete rounds\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("null", None),
+        ("Null", None),
+        ("", ""),
+        ("7", 7),
+        ("[null,1]", [None, 1]),
+        ("north", "north"),
+    ],
+)
+def test_a_sweep_defers_a_setting_as_it_is(value: str, expected: object) -> None:
+    """Each job reads the value that was given; ``data.client_column=null`` is that of devices."""
+    parser = OverridesParser.create()
+    *_, argument = prepare_sweep_overrides(["seed=1,2", f"data.client_column={value}"])
+    (text,) = get_sweep_values(parser.parse_override(argument))
+    assert parser.parse_override(f"data.client_column={text}").value() == expected

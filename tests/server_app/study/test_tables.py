@@ -4,10 +4,12 @@ import io
 import math
 from dataclasses import replace
 
+import pytest
 from fedquorum.report.tables import TextTable
 from rich.console import Console
 
-from server_app.study.result import StudyResult
+from server_app.study.page import render_study_page
+from server_app.study.result import SeedRun, StudyResult
 from server_app.study.tables import (
     build_exclusion_table,
     build_result_table,
@@ -70,6 +72,44 @@ def test_a_positive_difference_is_better_where_lower_is() -> None:
     falls = [score - 0.02 for score in BASE]
     cells = read_columns(make_study_answer({"fedavg": BASE, "fedau": falls}, metric="loss"))
     assert cells["better than FedAvg by, nats (95 % interval)"][0].startswith("+0.020 (")
+
+
+def add_r2(result: StudyResult, *values: float) -> StudyResult:
+    """Add a mean R2 to each method, the same in every seed; none for NaN."""
+
+    def add(run: SeedRun, value: float) -> SeedRun:
+        added = {} if math.isnan(value) else {"r2": value}
+        return replace(run, measures={**run.measures, **added})
+
+    methods = (
+        replace(method, runs=tuple(add(run, value) for run in method.runs))
+        for method, value in zip(result.methods, values, strict=True)
+    )
+    return replace(result, methods=tuple(methods))
+
+
+@pytest.mark.parametrize("metric", ["rmse", "mae"])
+def test_r2_stands_beside_the_error_of_numbers(metric: str) -> None:
+    """It may be negative, and a study without it has no such column."""
+    falls = [score - 0.02 for score in BASE]
+    plain = make_study_answer({"fedavg": BASE, "fedau": falls, "mifa": BASE}, metric=metric)
+    result = add_r2(plain, 0.5, -1.25, math.nan)
+    cells = read_columns(result)
+    assert [*cells][2] == "R2 of all clients"
+    by_method = dict(zip(cells["method"], cells["R2 of all clients"], strict=True))
+    assert by_method == {"FedAvg": "0.500", "FedAU": f"{MINUS}1.250", "MIFA": "-"}
+    assert "R2 of all clients" in render_study_page(result)
+    assert not [heading for heading in read_columns(plain) if "R2" in heading]
+
+
+def test_r2_is_of_the_group_of_the_score() -> None:
+    """The worst clients are of a group; and R2 as the metric has no second column."""
+    scores = {"fedavg": BASE, "fedau": BASE}
+    result = make_study_answer(scores, metric="rmse", metric_key="test.priority.worst10")
+    assert "R2 of the priority clients" in read_columns(add_r2(result, 0.5, 0.6))
+    for metric in ("r2", "accuracy"):
+        result = add_r2(make_study_answer(scores, metric=metric), 0.5, 0.6)
+        assert not [heading for heading in read_columns(result) if heading.startswith("R2 of")][1:]
 
 
 def test_columns_without_a_number_and_repetitions_are_left_out() -> None:

@@ -1,6 +1,7 @@
 """Columns of data sets of Hugging Face as inputs, targets and clients."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,14 @@ def assert_same(one: FederatedData, other: FederatedData) -> None:
             np.testing.assert_array_equal(
                 getattr(one.get_client(k), split), getattr(other.get_client(k), split), strict=True
             )
+
+
+def assert_differs(one: FederatedData, other: FederatedData) -> None:
+    """Check that some client has other inputs."""
+    assert not all(
+        np.array_equal(one.get_client(k).x_train, other.get_client(k).x_train)
+        for k in range(one.num_clients)
+    )
 
 
 # --- the same as the arrays by data=npz ---------------------------------------------------------
@@ -258,6 +267,65 @@ def test_a_divided_table_is_scaled_client_by_client(
     assert len(scales) > 1
 
 
+@pytest.mark.parametrize(
+    ("target", "names", "others"),
+    [
+        ("ill", ("age", "dose"), {}),
+        ("age", ("dose",), {"regression": True}),
+        ("ill", (), {"categories": ["age", "dose"]}),
+    ],
+)
+def test_agreed_scales_are_those_of_a_csv_file(
+    tmp_path: Path, target: str, names: tuple[str, ...], others: dict[str, Any]
+) -> None:
+    """All clients share the exact statistics of columns and targets; to the bit the same."""
+    rows = {name: cells for name, cells in TABLE.items() if name != "age"}
+    rows |= {"age": [age or 44.1 for age in TABLE["age"]], "dose": [0.1, None, 1e9, -3.0] * 10}
+    hub = save_splits(tmp_path / "x", train=rows)
+    Dataset.from_dict(rows).to_csv(tmp_path / "x.csv", index=False)
+    shared = {"client_column": "site", "target": target, "scaling": "agreed", **others}
+    hf = HfSettings(path=str(hub), partition="natural", **shared)
+    ours = load_data(hf, 1)
+    csv = load_data(CsvSettings(path=str(tmp_path / "x.csv"), **shared), 1)
+    assert_same(ours, csv)
+    assert ours.scales.to_dict() == csv.scales.to_dict()
+    assert ours.coding.to_json()["scaling"] == csv.coding.to_json()["scaling"]
+    assert ours.scales.names == names
+    if names:
+        assert_differs(ours, load_data(replace(hf, scaling="client"), 1))
+
+
+@pytest.mark.parametrize("has_test", [True, False])
+@pytest.mark.parametrize("partition", ["iid", "dirichlet", "quantity"])
+def test_a_divided_table_is_scaled_by_agreed_statistics(
+    tmp_path: Path, partition: str, has_test: bool
+) -> None:
+    """Those of all clients' training rows, whichever division; test rows do not count."""
+    other = {**TABLE, "age": [9e6] * 40}
+    splits = {"train": TABLE} | ({"test": other} if has_test else {})
+    settings = HfSettings(
+        path=str(save_splits(tmp_path / "x", **splits)),
+        target="ill",
+        features=["age"],
+        partition=partition,
+        num_clients=3,
+        alpha=9.0,
+        scaling="agreed",
+    )
+    data = load_data(settings, 1)
+    clients = [*map(data.get_client, range(3))]
+    train = np.concatenate([client.x_train for client in clients])
+    known = train[train != 0]  # a missing number is the mean
+    np.testing.assert_allclose([known.mean(), known.std()], [0, 1], atol=1e-6)
+    assert len({float(client.x_train.mean()) for client in clients}) > 1
+    scale = data.scales.to_dict()["numbers"]
+    assert [*scale] == ["age"]
+    expected = np.array(other["age"] if has_test else [a for a in TABLE["age"] if a])
+    expected = ((expected - scale["age"]["mean"]) / scale["age"]["deviation"]).astype(np.float32)
+    for client in clients:
+        assert np.isin(client.x_test[client.x_test != 0], expected).all()
+
+
 def test_numbers_that_are_not_finite(tmp_path: Path) -> None:
     """Infinity is one line with its row; a missing number is a gap to fill."""
     path = save_splits(tmp_path / "x", train={"f": [1.0, float("inf"), 2.0], "y": [0, 1, 0]})
@@ -294,6 +362,7 @@ def test_columns_that_are_no_inputs(tmp_path: Path) -> None:
         (["age"], "image_size", [2, 2]),
         (["age"], "length", 9),
         (["sex", "ward"], "max_categories", 9),
+        (["sex", "ward"], "scaling", "agreed"),
     ],
 )
 def test_settings_of_other_inputs(
@@ -532,6 +601,9 @@ NATURAL = "data.client_column must be the name of a column with data.partition=n
 DEVICE = "must have a value where each device has only its own client's data, got null"
 
 
+ON_DEVICES = "data.partition=device data.num_clients=2 data.input_shape=[3] data.num_classes=2"
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -542,6 +614,12 @@ DEVICE = "must have a value where each device has only its own client's data, go
         ("data.image_mode=CMYK", "data.image_mode must be one of L, RGB, got 'CMYK'"),
         ("data.partition=device data.num_clients=2", f"data.input_shape {DEVICE}"),
         ("data.length=1", "data.length must be a whole number >= 2, got 1"),
+        (
+            f"{ON_DEVICES} data.scaling=agreed",
+            "data.scaling must be client with data=hf data.partition=device (the server does not",
+        ),
+        ("data.scaling=agreed privacy=dp_fixed_server", "data.scaling must be client with priv"),
+        ("data.scaling=all", "data.scaling must be one of client, agreed, got 'all'"),
     ],
 )
 def test_settings_that_do_not_fit(overrides: str, message: str) -> None:
