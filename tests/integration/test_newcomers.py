@@ -93,6 +93,16 @@ def test_from_a_hospitals_table_to_a_page_and_a_prediction(shell: Shell) -> None
     assert found["prediction"].tolist() == ["yes", "no"]
     assert found.loc[0, "probability_yes"] > 0.9
 
+    # The command says the same of one patient, with the scales of the site that asks.
+    pd.DataFrame([old]).to_csv(colleague / "one.csv", index=False)
+    command = ["fedquorum", "predict", "colleague/run", "colleague/one.csv"]
+    done = shell(*command, "--client", "North", "--output", "one.csv")
+    assert done.status == 0, done.stderr
+    one = pd.read_csv(shell.cwd / "one.csv")
+    assert one["prediction"].tolist() == ["yes"]
+    # The smaller probability shows the scale: the larger one is near 1 with that of any site.
+    assert one.loc[0, "probability_no"] == pytest.approx(found.loc[0, "probability_no"], rel=1e-3)
+
     done = shell("fedquorum", "predict", "colleague/run", str(patients), "--output", "out.csv")
     assert done.status == 0, done.stderr
     with (shell.cwd / "out.csv").open() as file:
