@@ -95,7 +95,18 @@ def test_from_a_hospitals_table_to_a_page_and_a_prediction(shell: Shell) -> None
     assert found["prediction"].tolist() == ["yes", "no"]
     assert found.loc[0, "probability_yes"] > 0.9
 
-    done = Shell(colleague)("fedquorum", "predict", "run", "new.csv", "--output", "out.csv")
+    # The command says the same of one patient, with the scales of the site that asks.
+    in_colleagues_folder = Shell(colleague)
+    pd.DataFrame([old]).to_csv(colleague / "one.csv", index=False)
+    command = ["fedquorum", "predict", "run", "one.csv", "--client", "North", "--output", "old.csv"]
+    done = in_colleagues_folder(*command)
+    assert done.status == 0, done.stderr
+    one = pd.read_csv(colleague / "old.csv")
+    assert one["prediction"].tolist() == ["yes"]
+    # The smaller probability shows the scale: the larger one is near 1 with that of any site.
+    assert one.loc[0, "probability_no"] == pytest.approx(found.loc[0, "probability_no"], rel=1e-3)
+
+    done = in_colleagues_folder("fedquorum", "predict", "run", "new.csv", "--output", "out.csv")
     assert done.status == 0, done.stderr
     with (colleague / "out.csv").open() as file:
         predicted = [row["prediction"] for row in csv.DictReader(file)]
