@@ -471,7 +471,8 @@ def format_cell(statistic: Statistic | None, name: str, metric: str, separator: 
         return "-"
     factor, digits = _get_unit(name, metric)
     # An error of a target such as 1e-9 has no digit among three decimals.
-    form = _format_error if name in _SCORES and digits == 3 else _format_decimals
+    is_error = name in _SCORES and factor == 1
+    form = _format_error if is_error else _format_decimals
     mean = form(factor * statistic.mean, digits)
     if statistic.sd is None or name in ("left_out", "state_bytes"):
         return mean
