@@ -13,7 +13,7 @@ def test_a_run_needs_no_stream_of_flowers_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Notebooks and tests close the standard error that Flower's handler found at its import."""
-    closed = io.StringIO()
+    closed = io.TextIOWrapper(io.BytesIO())
     closed.close()
     monkeypatch.setattr(console_handler, "stream", closed)
     run_here(tmp_path / "run", "rounds=1", *make_client_overrides(3, 1, samples=20))
