@@ -280,7 +280,7 @@ def _is_value_change(override: Override) -> bool:
     )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _compose_options(overrides: tuple[str, ...]) -> tuple[DictConfig, str]:
     # The runs of a study or a report share a few combinations of options.
     config = _compose_config(overrides)

@@ -51,6 +51,13 @@ DATA = "FEDQUORUM_DATA"
 DATA_FOLDER = os.environ.get(DATA)
 INTEGRATION = Path(__file__).parent / "integration"
 IMPORTED = pytest.StashKey[frozenset[str]]()
+LONGEST_FILES = (
+    *("test_readme", "test_ray", "test_in_process_runs", "test_faults", "test_same_bits"),
+    *("test_flower", "test_generated_runs", "test_deployment", "test_deployed_study"),
+    *("test_quickstart", "test_newcomers", "test_new_rule"),
+)
+"""The integration tests that take minutes, the longest first, as a run of the suite said."""
+
 MANY_TESTS = 1000
 """With so many tests in a session, some need every module."""
 
@@ -105,8 +112,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the longest files first, so that no worker is left alone with one at the end.
 
-    First the integration tests with slow ones among them, of which many wait for processes, then
-    other files with slow tests, then those with the most tests.
+    First the integration tests with slow ones among them, of which many wait for processes, the
+    longest first; then other files with slow tests, then those with the most tests.
     """
     if config.getoption("fast"):
         items[:], left_out = _select_fast(items)
@@ -114,9 +121,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     counts = Counter(item.path for item in items)
 
-    def get_rank(item: pytest.Item) -> tuple[bool, bool, int]:
+    ranks = {INTEGRATION / f"{name}.py": i for i, name in enumerate(LONGEST_FILES)}
+
+    def get_rank(item: pytest.Item) -> tuple[bool, bool, int, int]:
         path = item.path
-        return path not in slow, INTEGRATION not in path.parents, -counts[path]
+        is_unit = INTEGRATION not in path.parents
+        return path not in slow, is_unit, ranks.get(path, len(ranks)), -counts[path]
 
     items.sort(key=get_rank)  # which leaves the tests of a file in their order
 
