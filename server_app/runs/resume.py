@@ -9,13 +9,13 @@ only when a run is resumed.
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedquorum.errors import RunError, SettingsError
-from fedquorum.records.legs import CHANGEABLE_PREFIXES
+from fedquorum.records.legs import CHANGEABLE_PREFIXES, DATA_LOCATIONS
 from fedquorum.records.settings import flatten_settings, mask_passwords
 from fedquorum.sanitize import sanitize
 
@@ -180,8 +180,18 @@ def can_resume(settings: Settings) -> bool:
     return settings.engine.name != "flower" or not rules_from_settings(settings).trains_local_models
 
 
-def check_resumable(checkpoint: "Checkpoint", settings: Settings) -> None:
+def check_resumable(
+    checkpoint: "Checkpoint", settings: Settings, fingerprint: Mapping[str, Any]
+) -> None:
     """Compare the settings with those of the run that ``resume`` names.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+    settings : Settings
+    fingerprint : mapping
+        That of the data so far. Data with one may be in another place, because the resume compares
+        what it is.
 
     Raises
     ------
@@ -198,10 +208,23 @@ def check_resumable(checkpoint: "Checkpoint", settings: Settings) -> None:
             for key in current
             if key.startswith(CHANGEABLE_PREFIXES) and key not in _DEADLINE_KEYS
         )
+    changeable += list_changeable_locations(fingerprint)
     try:
         check_unchanged(checkpoint.settings, current, changeable_prefixes=changeable)
     except RunError as error:
         raise SettingsError(f"{error} (resume={settings.resume})") from None
+
+
+def list_changeable_locations(fingerprint: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the settings of the data's place that may change, by the data's fingerprint."""
+    from fedquorum.records.data_fingerprint import is_published
+
+    if not fingerprint:
+        return ()
+    # The path of published data is its name.
+    return tuple(
+        key for key in DATA_LOCATIONS if key != "data.path" or not is_published(fingerprint)
+    )
 
 
 def _get_key(override: str) -> str:
