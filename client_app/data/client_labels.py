@@ -2,12 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedquorum.records.client_names import MAX_NAMED_CLIENTS
-
-
-def keeps_names(num_clients: int, *, recorded: bool) -> bool:
-    """Return whether records may have the names of so many clients; ``data.names`` allows it."""
-    return recorded and num_clients <= MAX_NAMED_CLIENTS
+from fedquorum.records.client_names import can_record_names
 
 
 def label_clients(
@@ -23,6 +18,6 @@ def label_clients(
     recorded : bool
         ``data.names``.
     """
-    if names is not None and keeps_names(num_clients, recorded=recorded):
+    if names is not None and can_record_names(num_clients, recorded=recorded):
         return tuple(names)
     return tuple(f"client {client}" for client in range(num_clients))

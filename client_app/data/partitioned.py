@@ -164,8 +164,8 @@ class PartitionedData:
         """The interpretation of the data set, and the clients left out."""
         found, partition = self._arrays.summary, self._partition
         if found is not None:
-            doubts = (*found.client_warnings, *self._doubts)
-            return replace(found, scales=self.scales, client_warnings=doubts)
+            warnings = (*found.warnings, *self._doubts)
+            return replace(found, scales=self.scales, warnings=warnings)
         return DataSummary(
             self.num_clients,
             describe_target(self.target, self.num_classes),
@@ -178,8 +178,7 @@ class PartitionedData:
             files_passed_over=self._arrays.files_passed_over,
             classes=dict.fromkeys(self.class_names or ()),
             scales=self.scales,
-            warnings=self._arrays.warnings,
-            client_warnings=self._doubts,
+            warnings=(*self._arrays.warnings, *self._doubts),
         )
 
     def get_client(self, client: int) -> ClientData:

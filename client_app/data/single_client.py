@@ -127,7 +127,9 @@ class SingleClientData(ClientwiseData):
     @property
     def summary(self) -> DataSummary:
         """The interpretation of the data, with the agreed scales."""
-        return replace(super().summary, scales=self.scales, client_warnings=self._doubts)
+        summary = super().summary
+        warnings = (*summary.warnings, *self._doubts)
+        return replace(summary, scales=self.scales, warnings=warnings)
 
     def _load_client(self, client: int) -> tuple[ClientData, Coding]:
         arrays, split = self._read_client(client)

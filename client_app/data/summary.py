@@ -61,8 +61,6 @@ class DataSummary:
         ``client_app.data.describe``.
     warnings : tuple of str
         Possible misinterpretations, one sentence each.
-    client_warnings : tuple of str
-        Those about clients.
     scales : AgreedScales
         The scales that all clients share.
     """
@@ -84,16 +82,14 @@ class DataSummary:
     files_passed_over: Mapping[str, int] = field(default_factory=dict)
     constant_accuracy: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    client_warnings: tuple[str, ...] = ()
     scales: AgreedScales = NO_SCALES
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary in the form of the manifest."""
         facts = {item.name: getattr(self, item.name) for item in fields(self)}
-        del facts["client_names"], facts["client_warnings"]
+        del facts["client_names"]
         listed = {key: [*v] if isinstance(v, tuple) else v for key, v in facts.items()}
-        warnings = [*self.warnings, *self.client_warnings]
-        return {**listed, "warnings": warnings, "scales": self.scales.to_dict()}
+        return {**listed, "scales": self.scales.to_dict()}
 
     def without_client_names(self) -> "DataSummary":
         """Return the summary for records without names.

@@ -129,7 +129,6 @@ def _summarize_table(table: ClientTable) -> DataSummary:
         invalid=table.invalid,
         other_categories=table.other_categories,
         warnings=table.warnings,
-        client_warnings=table.client_warnings,
     )
 
 

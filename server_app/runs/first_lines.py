@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 
+from fedquorum.records.client_names import can_record_names
 from fedquorum.records.data_facts import suggest_metric
 from fedquorum.records.settings import flatten_settings
 from fedquorum.rules.types import Population
@@ -35,7 +36,8 @@ def describe_run_data(settings: Settings) -> DataSummary:
     """
     data = load_data(settings.data, settings.seed)
     groups = list_evaluated_groups(build_population(settings, data))
-    return describe_data(data, groups, names=settings.data.names)
+    has_names = can_record_names(data.num_clients, recorded=settings.data.names)
+    return describe_data(data, groups, names=has_names)
 
 
 def list_first_lines(composed: ComposedConfig, summary: DataSummary) -> Iterator[str]:

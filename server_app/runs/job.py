@@ -237,13 +237,15 @@ def _filter_flower_logs() -> Iterator[None]:
     level, colored = log.level, console_handler.colored
     log.setLevel(logging.WARNING)
     console_handler.colored = sys.stderr.isatty()
-    stream = console_handler.setStream(_CurrentStderr())
+    stream = console_handler.stream
+    # Not setStream, which flushes the former stream: where others redirect it, it may be closed.
+    console_handler.stream = _CurrentStderr()
     try:
         yield
     finally:
         log.setLevel(level)
         console_handler.colored = colored
-        console_handler.setStream(stream or sys.stderr)
+        console_handler.stream = stream
 
 
 class _CurrentStderr(io.TextIOBase):

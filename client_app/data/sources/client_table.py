@@ -113,8 +113,8 @@ class ClientTable:
         The columns with more values than ``data.max_categories``, and how many became "other".
     files_passed_over : mapping of str to int
         The files in a folder that were not read.
-    warnings, client_warnings : tuple of str
-        Possible misinterpretations of the table; the latter are about clients.
+    warnings : tuple of str
+        Possible misinterpretations of the table.
     """
 
     clients: Labels
@@ -134,7 +134,6 @@ class ClientTable:
     other_categories: Mapping[str, int] = field(default_factory=dict)
     files_passed_over: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    client_warnings: tuple[str, ...] = ()
 
     def count_training_rows(self) -> Labels:
         """Return each client's number of rows that the data does not have for testing, (K,)."""

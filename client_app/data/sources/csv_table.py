@@ -8,10 +8,11 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 from fedquorum.errors import DataError, suggest_name, to_one_line
+from fedquorum.records.client_names import can_record_names
 from fedquorum.sanitize import abbreviate, sanitize
 
 from client_app.data.base import Labels, Targets
-from client_app.data.client_labels import keeps_names, label_clients
+from client_app.data.client_labels import label_clients
 from client_app.data.coding.cell_forms import NUMBER, Mask, match_cells
 from client_app.data.coding.cells import Cells, Column, is_number_type, parse_column
 from client_app.data.coding.stated_values import drop_missing_values, replace_values
@@ -124,7 +125,6 @@ class _TableReader:
     arrow: Any
     settings: CsvSettings
     warnings: list[str] = field(default_factory=list)
-    client_warnings: list[str] = field(default_factory=list)
 
     @property
     def path(self) -> Path:
@@ -134,8 +134,8 @@ class _TableReader:
     def build_table(self) -> ClientTable:
         settings = self.settings
         self._check_settings()
-        has_names = keeps_names(len(self.files.names), recorded=settings.names)
-        self.client_warnings += self.files.list_doubts(named=has_names)
+        has_names = can_record_names(len(self.files.names), recorded=settings.names)
+        self.warnings += self.files.list_doubts(named=has_names)
         self.arrow, unknown = drop_missing_values(self.arrow, settings.missing)
         if unknown and settings.client_column is not None:
             self.warnings.append(
@@ -198,7 +198,6 @@ class _TableReader:
                 n: column.num_others for n, column in categories.items() if column.other
             },
             warnings=tuple(self.warnings),
-            client_warnings=tuple(self.client_warnings),
         )
         if settings.client_column is None:
             return table
@@ -216,15 +215,15 @@ class _TableReader:
             raise DataError("; ".join([str(error), *doubts])) from None
         names, num_clients = remaining.client_names, len(remaining.client_names)
         labels = label_clients(names, num_clients, recorded=settings.names)
-        if not keeps_names(num_clients, recorded=settings.names):
+        if not can_record_names(num_clients, recorded=settings.names):
             ids = dict(zip(names, labels, strict=True))
             shown = [ids.get(name, "a client left out") for name in table.client_names]
             doubts = [*doubt_unnamed_clients(column, table.client_names, counts, shown)]
         name, division = settings.group_column, remaining.division
         if name is not None and division.groups is not None and division.is_test is None:
             doubts += doubt_shared_groups(name, division.groups, remaining.clients)
-        warnings = (*remaining.client_warnings, *doubts, *doubt_clients(remaining, labels))
-        return replace(remaining, client_warnings=warnings)
+        warnings = (*remaining.warnings, *doubts, *doubt_clients(remaining, labels))
+        return replace(remaining, warnings=warnings)
 
     def _check_settings(self) -> None:
         """Refuse names of columns that are not in the file."""

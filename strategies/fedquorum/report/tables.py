@@ -54,9 +54,6 @@ OPTIONAL_COLUMNS = {
 """Columns of the fairness table that appear only with a value."""
 
 COMPARED_PREFIXES = ("data.", "model.", "availability.", "response_time.", "evaluation.")
-MIN_DIGITS_OF_TINY = 3
-"""Numbers with at least so many decimals, which are no percentages, may be too small for them."""
-
 UNCOMPARED_SETTINGS = (*DATA_LOCATION_KEYS, "evaluation.requirement")
 """Settings in which compared runs may differ: a strategy may set the requirement itself."""
 
@@ -473,18 +470,25 @@ def format_cell(statistic: Statistic | None, name: str, metric: str, separator: 
     if statistic is None:
         return "-"
     factor, digits = _get_unit(name, metric)
-    mean = _format_number(factor * statistic.mean, digits)
+    # An error of a target such as 1e-9 has no digit among three decimals.
+    is_error = name in _SCORES and factor == 1
+    form = _format_error if is_error else _format_decimals
+    mean = form(factor * statistic.mean, digits)
     if statistic.sd is None or name in ("left_out", "state_bytes"):
         return mean
     if name == "constant_accuracy" and statistic.sd == 0:
         return mean
-    return f"{mean}{separator}± {_format_number(factor * statistic.sd, digits)}"
+    return f"{mean}{separator}± {form(factor * statistic.sd, digits)}"
 
 
-def _format_number(value: float, digits: int) -> str:
-    """Return a number; one whose decimals would all be 0, such as an error of 1e-9, by digits."""
-    is_tiny = digits >= MIN_DIGITS_OF_TINY and 0 < abs(value) < 0.5 * 10**-digits
-    return f"{value:.2g}" if is_tiny else f"{value:.{digits}f}"
+def _format_decimals(value: float, digits: int) -> str:
+    return f"{value:.{digits}f}"
+
+
+def _format_error(value: float, digits: int) -> str:
+    """Return the decimals, or two digits of a number that is smaller than they show."""
+    is_tiny = 0 < abs(value) < 0.5 * 10**-digits
+    return f"{value:.2g}" if is_tiny else _format_decimals(value, digits)
 
 
 def _format_difference_cell(pair: MethodDifference, name: str) -> str:
@@ -499,13 +503,14 @@ def _get_unit(name: str, metric: str) -> tuple[float, int]:
     """Return the display factor and the number of decimals of a metric."""
     if name in _FRACTIONS:
         return 100.0, 2
-    if name in ("test", "average", "worst", "best", "worst10", "best10", "std"):
+    if name in _SCORES:
         spec = get_metric(metric)
         return spec.scale, 2 if spec.is_fraction else 3
     digits = {"left_out": 0, "state_bytes": 0, "admitted": 1}
     return 1.0, digits.get(name, 3)
 
 
+_SCORES = ("test", "average", "worst", "best", "worst10", "best10", "std")
 _FRACTIONS = frozenset({"gini", "constant_accuracy", *RULE_METRICS})
 
 

@@ -183,13 +183,13 @@ def test_other_units_at_a_site_are_a_doubt(tmp_path: Path) -> None:
     price = PRICE.copy()
     price[40:] /= 1000
     path = save(tmp_path, price, weight=weight.round(1))
-    target, number = load(path, scaling="agreed").summary.client_warnings
+    target, number = load(path, scaling="agreed").summary.warnings
     assert "the mean of the target is far from the others' (31" in target
     assert " at c (3" in target
     assert "the mean of weight is far from the others' (6" in number
     assert " at b (7" in number
     alike = save(tmp_path, weight=RNG.normal(70, 12, 60))
-    assert load(alike, seed=2, scaling="agreed").summary.client_warnings == ()
+    assert load(alike, seed=2, scaling="agreed").summary.warnings == ()
 
 
 def test_scales_survive_json(tmp_path: Path) -> None:

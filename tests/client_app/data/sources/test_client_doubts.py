@@ -13,7 +13,7 @@ def load_warnings(path: Path, header: str, rows: list[str], **settings: Any) -> 
     path.write_text("\n".join([header, *rows]) + "\n")
     defaults: dict[str, Any] = {"path": str(path), "client_column": "site", "target": "ill"}
     table = read_csv_table(CsvSettings(**{**defaults, **settings}))
-    return [*table.warnings, *table.client_warnings]
+    return [*table.warnings]
 
 
 def make_rows(values: list[str]) -> list[str]:
@@ -109,7 +109,7 @@ def test_files_and_folders_of_clients_may_be_alike(tmp_path: Path, names: bool) 
         (tmp_path / name / f"{name}.csv").write_text("\n".join(["age,ill", *lines]))
     settings = CsvSettings(path=str(tmp_path), client_column="", target="ill", names=names)
     table = read_csv_table(settings)
-    split, alike = table.client_warnings
+    split, alike = table.warnings
     first = "'Xqzab' and 'xqzab'" if names else "client 2 and client 3"
     assert f"may be the same: {first}; files of one client belong in one folder" in alike
     assert ("Wvu" in split) == names

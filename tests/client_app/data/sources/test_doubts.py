@@ -91,7 +91,7 @@ def test_a_site_called_na_stays_one(tmp_path: Path) -> None:
     )
     assert (table.client_names, table.classes) == (("DE", "NA"), ("ill", "unknown"))
     assert table.columns == ("rhesus=+", "rhesus=-")
-    site, target, category = (*table.client_warnings, *table.warnings)
+    target, category, site = table.warnings
     assert site.startswith("NA in site is taken as one of the clients, not as missing;")
     assert target.startswith("unknown in y is taken as one of the classes, not as missing;")
     assert "in rhesus (-); 'data.missing=" in category or "in rhesus (-); data.missing" in category
@@ -107,8 +107,7 @@ def test_two_spellings_in_three_roles(tmp_path: Path) -> None:
             "y": [*["yes", "1", "no", "0"] * 5, *["0", "no", "1", "yes"] * 5],
         },
     )
-    warnings = (*table.client_warnings, *table.warnings)
-    for column, line in zip(("site", "y", "job"), warnings, strict=True):
+    for column, line in zip(("y", "job", "site"), table.warnings, strict=True):
         assert line.startswith(f"{column} has ")
         override = re.search(r"('?data\.replace=.*) merges them", line)
         assert override is not None

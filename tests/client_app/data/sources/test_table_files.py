@@ -193,6 +193,6 @@ def test_files_for_training_and_testing_are_doubted(tmp_path: Path) -> None:
         (tmp_path / f"{name}.csv").write_text(TABLE)
         (folder / name / "north.csv").write_text(TABLE)
     doubt = f"data.path={tmp_path}/train.csv data.test_path={tmp_path}/test.csv tests on the latter"
-    assert load(tmp_path / "*.csv").client_warnings[0].endswith(doubt)
+    assert load(tmp_path / "*.csv").warnings[0].endswith(doubt)
     doubt = f"data.path={folder}/train data.test_path={folder}/test tests on the latter"
-    assert load(folder).client_warnings[0].endswith(doubt)
+    assert load(folder).warnings[0].endswith(doubt)
