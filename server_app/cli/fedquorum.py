@@ -1,6 +1,5 @@
 """Run the command ``fedquorum``, a Hydra application over the settings in ``conf``."""
 
-import shlex
 import sys
 from collections.abc import Sequence
 
@@ -33,6 +32,7 @@ from server_app.runs.job import (
     exit_with_error,
     run_job,
 )
+from server_app.runs.next_commands import format_command, format_override
 from server_app.runs.resume import merge_resumed_overrides
 
 _COMMON_FLAGS = ("-m", "--multirun", "-h", "--help")
@@ -67,7 +67,7 @@ def main() -> None:
         sys.exit(EXIT_INTERRUPTED)
     except SweepUnfinished as end:
         same = [item for item in arguments if not item.startswith("hydra.sweep.dir=")]
-        command = shlex.join(["fedquorum", *same, f"hydra.sweep.dir={end.directory}"])
+        command = format_command(*same, format_override("hydra.sweep.dir", end.directory))
         print(f"fedquorum: to continue the sweep: {command}", file=sys.stderr)
         raise
 

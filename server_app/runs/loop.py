@@ -51,10 +51,10 @@ from server_app.runs.display import (
     DisplaySpec,
     RunTotals,
     build_final_table,
-    format_final_message,
 )
 from server_app.runs.first_lines import list_evaluated_groups, list_first_lines
 from server_app.runs.model_card import ModelCardWriter, describe_class
+from server_app.runs.next_commands import format_next_commands
 from server_app.runs.numerics import build_manifest_entry, check_numerics, detect_numerics
 from server_app.runs.privacy import (
     PrivacyLedger,
@@ -67,7 +67,11 @@ from server_app.runs.recording import (
     create_run_writer,
     drop_resume_settings,
 )
-from server_app.runs.resume import check_resumable, read_resumed_manifest
+from server_app.runs.resume import (
+    check_resumable,
+    list_trust_overrides,
+    read_resumed_manifest,
+)
 
 
 def run_rounds(
@@ -183,7 +187,10 @@ def run_rounds(
             records.admission_counts,
         )
     )
-    _print_lines(console, [format_final_message(records.directory)])
+    _print_lines(
+        console,
+        [f"Results in {records.directory}", format_next_commands(records.directory, [settings])],
+    )
     return records.directory
 
 
@@ -319,7 +326,8 @@ def _prepare_directory(
         return directory
     if start.server_round > 0:
         manifest = read_resumed_manifest(directory)
-        check_numerics(directory, manifest, numerics, settings.engine.on_numerics_change)
+        allowed = settings.engine.on_numerics_change
+        check_numerics(directory, manifest, numerics, allowed, list_trust_overrides(settings))
     line = f"Continuing after round {start.server_round} of the run in {directory}"
     _print_lines(console, [line])
     return directory

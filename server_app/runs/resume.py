@@ -8,7 +8,6 @@ only when a run is resumed.
 """
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -30,6 +29,7 @@ from conf.compose import (
 from conf.options import GROUPS, PARTS
 from conf.overrides import export_overrides
 from conf.schema.rules import list_imported_code, rules_from_settings
+from server_app.runs.next_commands import TRUST_OVERRIDE, format_command
 
 if TYPE_CHECKING:
     from fedquorum.records.checkpoint import Checkpoint
@@ -108,7 +108,7 @@ def _read_previous_overrides(run: Path, given_keys: set[str]) -> tuple[str, ...]
         key.startswith(("-", "hydra.", "engine", "tracker", *CHANGEABLE_PREFIXES))
         for key in given_keys
     ):
-        command = shlex.join(["fedquorum", "data=...", "strategy=...", f"resume={run}"])
+        command = format_command("data=...", "strategy=...", f"resume={run}")
         raise RunError(
             f"resume must be with the settings of the run where nothing was done yet, got only "
             f"{run}: type them again ({command})"
@@ -132,7 +132,7 @@ def _check_trusted(overrides: Sequence[str], given_keys: set[str], run: Path) ->
     composed = compose_overrides(tuple(item for item in overrides if not item.startswith("-")))
     for key, value in find_external_settings(composed.settings).items():
         if key not in given_keys:
-            command = shlex.join(["fedquorum", f"resume={run}", "engine.trust_code=true"])
+            command = format_command(f"resume={run}", TRUST_OVERRIDE)
             raise SettingsError(
                 f"{key} must be given again to resume a run whose records alone name it (it runs "
                 f"code, or connects to another machine), got {mask_passwords(sanitize(value))}; if "
@@ -152,6 +152,11 @@ def find_external_settings(settings: Settings) -> dict[str, str]:
         if address and _REMOTE_ADDRESS.search(address)
     }
     return {**list_imported_code(settings), **remote}
+
+
+def list_trust_overrides(settings: Settings) -> tuple[str, ...]:
+    """Return the words that a command needs to resume a run with these settings from records."""
+    return (TRUST_OVERRIDE,) if find_external_settings(settings) else ()
 
 
 def read_resumed_manifest(run: Path) -> dict[str, Any]:
