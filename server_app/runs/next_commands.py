@@ -18,7 +18,7 @@ from conf.schema.rules import list_imported_code
 TRUST_FLAG = "--trust"
 TRUST_OVERRIDE = "engine.trust_code=true"
 _MODEL_KEY = "model.path"
-_PLAIN = re.compile(r"[\w./+-]+", re.ASCII)
+_PLAIN = re.compile(r"[\w./+-]+( [\w./+-]+)*", re.ASCII)
 
 
 def find_program() -> list[str]:

@@ -9,12 +9,14 @@ that the records cannot show.
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ..client.gate import should_train
+from ..errors import RunError
 from ..metrics.fairness import exact_mean, exact_sum
 from ..records.checkpoint import CHECKPOINTS_DIR, CheckpointStore
 from ..records.client_names import NO_NAMES, ClientNames
@@ -197,8 +199,11 @@ def _find_leg_mismatches(run: Run) -> Iterator[Mismatch]:
 def _find_data_mismatches(run: Run) -> Iterator[Mismatch]:
     """Yield the checkpoints whose data is not that of the manifest."""
     in_manifest = run.data.get(FINGERPRINT)
-    for name in CheckpointStore(run.directory).list_files():
-        found = read_checkpoint_fingerprint(run.directory, CHECKPOINTS_DIR, name)
+    found_by_name = {}
+    with suppress(RunError):  # a damaged checkpoint says nothing about the decisions
+        for name in CheckpointStore(run.directory).list_files():
+            found_by_name[name] = read_checkpoint_fingerprint(run.directory, CHECKPOINTS_DIR, name)
+    for name, found in found_by_name.items():
         if found and found != in_manifest:
             changes = list_data_changes(found, get_fingerprint({"data": run.data}))
             text = "; ".join(changes) or "the manifest's fingerprint differs"

@@ -27,6 +27,7 @@ FINGERPRINT = "fingerprint"
 
 MAX_CLIENTS_SHOWN = 5
 MAX_HASH_SHOWN = 12
+MAX_ID_DIGITS = 18
 MAX_HEADER_BYTES = 2**26
 
 _INPUT_TEXTS = {
@@ -62,10 +63,11 @@ def list_data_changes(
     """
     if not before or not now:
         return ()
-    return (
+    changes = (
         *_list_client_changes(before, now, names_before, names),
         *_list_pooled_changes(before, now),
     ) or _list_input_changes(before, now)
+    return tuple(map(sanitize, changes))
 
 
 def is_published(fingerprint: Mapping[str, Any]) -> bool:
@@ -180,7 +182,7 @@ def _read_clients(fingerprint: Mapping[str, Any]) -> dict[str, Mapping[str, Any]
     return {
         key: value
         for key, value in clients.items()
-        if isinstance(key, str) and key.isdecimal() and isinstance(value, Mapping)
+        if isinstance(value, Mapping) and key.isdecimal() and len(key) <= MAX_ID_DIGITS
     }
 
 

@@ -83,6 +83,7 @@ def test_other_inputs(inputs: dict[str, Any], expected: str) -> None:
         {"inputs": {"by": ["x"]}},
         {"by_client": {"x": 1, "0": 2}},
         {"by_client": [1]},
+        {"by_client": {"9" * 5000: {"rows": 1}, "1": {"rows": "\x1b[2J" * 99, "targets": [1]}}},
         {"rows": {"a": 1}, "clients": None},
         {"inputs": {"by": "content", "files": "\x1b[2J" * 100, "sha256": 5}},
     ],

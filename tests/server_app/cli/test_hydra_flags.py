@@ -47,7 +47,6 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
         ("--info nonsense", "--info/-i: invalid choice: 'nonsense' "),
         ("--info config strategy=fedua", "strategy must be one of fedau, "),
         ("--config-dir=. --info config strategy=fedua", "strategy must be one of fedau, "),
-        ("--config-dir=. --cfg=job strategy=fedua", "strategy must be one of fedau, "),
         ("--resolve", "--resolve must be with --cfg (type --cfg=job --resolve)"),
         ("--shell-completion", "--shell-completion must be with install=SHELL or "),
         ("-sc install=sh", "--shell-completion must be with install=SHELL or uninstall=SHELL, "),
