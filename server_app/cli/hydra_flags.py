@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
-from fedquorum.errors import SettingsError, to_one_line
+from fedquorum.errors import SettingsError
 from hydra._internal import utils as hydra_utils
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
@@ -41,7 +41,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise the error of a flag, instead of printing how the command is used."""
-        text = to_one_line(message).removeprefix("argument ")
+        text = " ".join(message.split()).removeprefix("argument ")
         raise SettingsError(f"{text} (fedquorum --hydra-help explains the flags)")
 
 
