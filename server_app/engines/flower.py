@@ -10,10 +10,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from fedquorum.contrib import collect_requirements
@@ -159,11 +161,12 @@ def _follow(command: list[str], stop: Callable[[str], None]) -> tuple[str, str]:
         except KeyboardInterrupt:
             with suppress(OSError):  # such as a closed output; the interruption is still raised
                 print(output.last_line, end="", flush=True)
-                output.print_lines(until_started=True)
-                if output.run_id:
-                    stop(output.run_id)
+                if run_id := output.wait_for_run():
+                    stop(run_id)
             process.terminate()
             raise
+        finally:
+            output.wait_for_end()
     if not output.run_id:
         print(output.last_line, end="", flush=True)
         raise RunError(
@@ -175,29 +178,44 @@ def _follow(command: list[str], stop: Callable[[str], None]) -> tuple[str, str]:
 class _FlowerOutput:
     """The output of ``flwr run``, and the id of the run once it is printed.
 
+    A thread reads it: Ctrl-C interrupts the main thread only, and could there fall between a line
+    and the id in it, without which the run cannot be stopped.
+
     A line of ours is in ``last_line`` until the next one is printed.
     """
 
-    def __init__(self, lines: Iterable[str]) -> None:
-        self._lines = lines
+    def __init__(self, stream: Iterable[str]) -> None:
         self.run_id = ""
         self.last_line = ""
+        self._lines = SimpleQueue[str | None]()
+        self._thread = threading.Thread(target=self._read_lines, args=(stream,), daemon=True)
+        self._thread.start()
 
-    def print_lines(self, *, until_started: bool = False) -> None:
-        """Print the output, to its end or until the run has started."""
-        if until_started and self.run_id:
-            return
-        for line in self._lines:
-            print(self.last_line, end="", flush=True)
-            self.last_line = line if line.startswith(OUR_LINE) else ""
-            if self.last_line:
-                continue
-            print(line, end="", flush=True)
+    def _read_lines(self, stream: Iterable[str]) -> None:
+        for line in stream:
             _, found, rest = line.partition("Successfully started run ")
             if found:
                 self.run_id = rest.split()[0]
-                if until_started:
-                    return
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def print_lines(self) -> None:
+        """Print the output to its end."""
+        while (line := self._lines.get()) is not None:
+            print(self.last_line, end="", flush=True)
+            self.last_line = line if line.startswith(OUR_LINE) else ""
+            if not self.last_line:
+                print(line, end="", flush=True)
+
+    def wait_for_run(self) -> str:
+        """Print lines until the run has started, and return its id, or "" if none started."""
+        while not self.run_id and (line := self._lines.get()) is not None:
+            print(line, end="", flush=True)
+        return self.run_id
+
+    def wait_for_end(self) -> None:
+        """Wait until the stream ends; only then may another thread close it."""
+        self._thread.join()
 
 
 def _stop_run(command: list[str], run_id: str, output_dir: Path) -> None:

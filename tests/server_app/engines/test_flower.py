@@ -158,6 +158,26 @@ def test_ctrl_c_stops_the_flower_run(flwr: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == "fedquorum: stopped the Flower run 77\n"
 
 
+@pytest.mark.parametrize("text", ["Successfully started run 77", "\n"])
+def test_ctrl_c_at_any_moment_stops_the_flower_run(
+    flwr: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Even between the line that has the run's id and what follows from it."""
+    (flwr / "running").touch()
+    write, moments = sys.stdout.write, [text]
+
+    def write_or_stop(line: str) -> int:
+        if moments and moments[0] in line:
+            moments.clear()
+            raise KeyboardInterrupt
+        return write(line)
+
+    monkeypatch.setattr(sys.stdout, "write", write_or_stop)
+    with pytest.raises(KeyboardInterrupt):
+        submit_job(compose_settings("", "engine=flower"), str(flwr / "run"))
+    assert (flwr / "calls.txt").read_text().splitlines()[1:] == ["stop 77"]
+
+
 def test_a_run_that_cannot_be_stopped_is_reported(
     flwr: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
