@@ -216,3 +216,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     _import_app_packages()
     return getattr(import_module(_EXPORTS[name]), name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -53,6 +53,7 @@ from client_app.node.agreement import (
 from client_app.node.client import FederatedClient
 from client_app.node.failures import get_failure_reason
 from client_app.node.node import ALL_SPLITS, Node, is_deployed
+from client_app.node.own_data import DataMod
 from client_app.node.policy import PolicyMod
 from client_app.training.local_sgd import Arrays
 from client_app.training.sequential import NO_STARTS, OnTrained, Result
@@ -98,6 +99,13 @@ def _apply_policy(message: Message, context: Context, call_next: ClientAppCallab
     return PolicyMod(_compose, _find_scale)(message, context, call_next)
 
 
+def _check_own_data(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Let a device compare its data with that of a run that it resumes."""
+    if CLIENT_ID not in context.node_config:  # the server compares all data of a simulation
+        return call_next(message, context)
+    return DataMod(_compose, _compute_fingerprint)(message, context, call_next)
+
+
 def _apply_run_mods(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Handle a train message with the mods that the run's settings require; most require none."""
     node, hosted = _get_node(context)
@@ -119,7 +127,12 @@ def _find_scale(context: Context) -> ClientScale | None:
     return node.find_own_scale(client)
 
 
-app = ClientApp(mods=[_mask_error_text, _apply_policy])
+def _compute_fingerprint(context: Context) -> Mapping[str, Any]:
+    node, (client,) = _get_node(context)
+    return node.compute_fingerprint(client)
+
+
+app = ClientApp(mods=[_mask_error_text, _apply_policy, _check_own_data])
 
 
 @dataclass(frozen=True)

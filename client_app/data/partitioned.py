@@ -23,6 +23,7 @@ from client_app.data.base import (
     Labels,
     PixelNormalization,
     PooledSplit,
+    RowIndex,
     Split,
     Targets,
     infer_target,
@@ -124,6 +125,7 @@ class PartitionedData:
             [*moments.values()],
             self.scales,
         )
+        self._raw_targets = arrays.y_train, arrays.y_test
         self._arrays = arrays = apply_scales(arrays, self.scales)
         self.coding: Coding = arrays.coding or infer_coding(samples, arrays.num_tokens, self._scale)
 
@@ -187,6 +189,12 @@ class PartitionedData:
         """Return the training and test targets of a client."""
         share = self._partition[client]
         return self._arrays.y_train[share.train], self._arrays.y_test[share.test]
+
+    def list_targets(self) -> tuple[tuple[Targets, RowIndex], ...]:
+        """Return the targets of each split as read, not scaled, with each client's rows in them."""
+        y_train, y_test = self._raw_targets
+        rows = self._partition
+        return (y_train, rows.train), (y_train, rows.validation), (y_test, rows.test)
 
     def count_test_units(self, client: int) -> int:
         """Return the number of a client's independent test rows; rows of a group count once."""

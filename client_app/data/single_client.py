@@ -12,7 +12,7 @@ from functools import cache
 from fedquorum.errors import DataError, SettingsError
 
 from client_app.data.agreed import ClientMoments, apply_scales, build_scales, measure_moments
-from client_app.data.base import ClientData, ClientwiseData, Target
+from client_app.data.base import ClientData, ClientwiseData, Target, Targets
 from client_app.data.coding.arrays import DeviceCoding
 from client_app.data.coding.base import Coding
 from client_app.data.coding.images import ImageCoding
@@ -23,6 +23,7 @@ from client_app.data.partitioned import build_client_data, split_single_client
 from client_app.data.priority import select_priority_clients
 from client_app.data.scaling import AgreedScales
 from client_app.data.sources.base import LabeledArrays
+from client_app.data.split import Rows
 from client_app.data.summary import DataSummary
 from conf.schema.data import (
     CsvSettings,
@@ -109,6 +110,12 @@ class SingleClientData(ClientwiseData):
         """Return the moments of a client's training rows, for scales that all clients share."""
         arrays, split = self._read_client(client)
         return measure_moments(arrays, self._settings, split.train)
+
+    def read_targets(self, client: int) -> tuple[tuple[Targets, Rows], ...]:
+        """Return the targets of each split as read, not scaled, with the client's rows in them."""
+        arrays, split = self._read_client(client)
+        y_train, y_test = arrays.y_train, arrays.y_test
+        return (y_train, split.train), (y_train, split.validation), (y_test, split.test)
 
     def agree(self, scales: AgreedScales, doubts: tuple[str, ...] = ()) -> None:
         """Use the scales that all clients share, with the doubts that they raise."""

@@ -26,6 +26,7 @@ from client_app.data.agreed import ClientMoments
 from client_app.data.base import FederatedData, Split
 from client_app.data.coding.table import ClientScale, TableCoding, TableScaling
 from client_app.data.examples import Examples
+from client_app.data.fingerprint import compute_device_fingerprint
 from client_app.data.scaling import AgreedScales
 from client_app.data.single_client import SingleClientData
 from client_app.evaluation.evaluator import CachedEvaluator
@@ -83,6 +84,7 @@ class Node:
         data: Any = settings.data
         if data_path and is_on_device(data):
             data = replace(data, path=data_path)
+        self._data_settings = data
         self._data = load_data(data, settings.seed)
         self._device = resolve_device(settings.client.device)
         self.set_switches()
@@ -161,6 +163,10 @@ class Node:
             return None
         (known,) = own.clients
         return replace(known, client=client)
+
+    def compute_fingerprint(self, client: int) -> Mapping[str, Any]:
+        """Return the fingerprint of the data of a device's client."""
+        return compute_device_fingerprint(self._data_settings, self._data, client)
 
     @property
     def has_clients(self) -> bool:

@@ -401,11 +401,7 @@ class PolicyMod:
             policy, problem = NodePolicy(), "its policy cannot be used"
         if problem is not None:
             log(WARNING, "Refused by %s: %s", path or "a node without node.yaml", problem)
-            reason = f"its node takes no part: {problem}"
-            if message.metadata.message_type == QUERY_TYPE:
-                refusal = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
-                return Message(refusal, reply_to=message)
-            return Message(_build_refusal(kind, client, reason), reply_to=message)
+            return refuse_message(message, client, problem)
         reply = call_next(message, context)
         if reply.has_error():
             return reply
@@ -437,8 +433,18 @@ class PolicyMod:
         reply.content = add_scale(reply.content, encode_scale(scale))
 
 
+def refuse_message(message: Message, client: int, problem: str) -> Message:
+    """Return the reply of a client whose node takes no part in the run, with the reason."""
+    reason = f"its node takes no part: {problem}"
+    if message.metadata.message_type == QUERY_TYPE:
+        refusal = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason)
+        return Message(refusal, reply_to=message)
+    content = _build_refusal(get_base_message_type(message), client, reason)
+    return Message(content, reply_to=message)
+
+
 def _build_refusal(kind: str, client: int, reason: str) -> RecordDict:
-    """Return the reply of a client whose node's policy forbids the run."""
+    """Return the content of a refusal."""
     if kind == MessageType.TRAIN:
         return encode_train_reply([TrainResult(client, Status.UNAVAILABLE, reason=reason)])
     if kind == MessageType.EVALUATE:

@@ -1,18 +1,14 @@
 """Run the command ``fedquorum``, a Hydra application over the settings in ``conf``."""
 
-import argparse
-import shlex
 import sys
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any
 
 import hydra
 from fedquorum.errors import FedQuorumError, SettingsError
-from hydra._internal import utils as hydra_utils
 from hydra._internal.callbacks import Callbacks
 from hydra.core import utils
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -28,6 +24,7 @@ from conf.compose import (
 )
 from conf.mistakes import explain, refuse_dotted_groups
 from server_app.cli.help import format_help
+from server_app.cli.hydra_flags import check_hydra_flags, use_our_errors
 from server_app.runs.job import (
     EXIT_INTERRUPTED,
     SweepRefused,
@@ -35,6 +32,7 @@ from server_app.runs.job import (
     exit_with_error,
     run_job,
 )
+from server_app.runs.next_commands import format_command, format_override
 from server_app.runs.resume import merge_resumed_overrides
 
 _COMMON_FLAGS = ("-m", "--multirun", "-h", "--help")
@@ -60,6 +58,8 @@ def main() -> None:
         _hydra_main()
     except FedQuorumError as error:
         exit_with_error(error)
+    except (HydraException, OmegaConfBaseException) as error:
+        exit_with_error(explain(error))
     except SweepRefused as end:
         exit_with_error(end.error)
     except KeyboardInterrupt:
@@ -67,24 +67,12 @@ def main() -> None:
         sys.exit(EXIT_INTERRUPTED)
     except SweepUnfinished as end:
         same = [item for item in arguments if not item.startswith("hydra.sweep.dir=")]
-        command = shlex.join(["fedquorum", *same, f"hydra.sweep.dir={end.directory}"])
+        command = format_command(*same, format_override("hydra.sweep.dir", end.directory))
         print(f"fedquorum: to continue the sweep: {command}", file=sys.stderr)
         raise
 
 
-class _HelpTextParser(argparse.ArgumentParser):
-    """Accepts Hydra 1.3's help objects, which are no strings and which Python 3.14 refuses."""
-
-    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
-        """Add an argument, with its help converted to a string."""
-        if options.get("help") is not None:
-            options["help"] = str(options["help"])
-        return super().add_argument(*names, **options)
-
-
-vars(hydra_utils)["argparse"] = SimpleNamespace(
-    **{**vars(argparse), "ArgumentParser": _HelpTextParser}
-)
+use_our_errors()
 
 _hydra_main = hydra.main(version_base="1.3", config_path="pkg://conf", config_name=CONFIG_NAME)(
     run_job
@@ -134,13 +122,7 @@ def _check_flags(arguments: Sequence[str]) -> None:
             setting = f"{name.replace('-', '_')}={value if equals else 'VALUE'}"
             raise SettingsError(f"a setting must have no dashes, got {flag} (type {setting})")
     if any(item.startswith("-") and item not in _COMMON_FLAGS for item in arguments):
-        parser = hydra_utils.get_args_parser()
-        unknown = [item for item in parser.parse_known_args(arguments)[1] if item[0] == "-"]
-        if unknown:
-            raise SettingsError(
-                f"a flag must be -m, --help, or one that fedquorum --hydra-help lists, got "
-                f"{unknown[0]} (settings are NAME=VALUE, without dashes)"
-            )
+        check_hydra_flags(arguments)
 
 
 def build_run_dir_error(error: OSError) -> SettingsError:

@@ -1,6 +1,5 @@
 """Run the command ``fedquorum study``: find the method that helps, and by how much."""
 
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -17,6 +16,7 @@ from conf.compose import CONFIG_NAME, parse_override, quote, start_hydra
 from conf.options import format_suggestion
 from server_app.cli.fedquorum import prepare_sweep_overrides
 from server_app.runs.job import EXIT_ERROR, EXIT_INTERRUPTED, SweepRefused, SweepUnfinished, run_job
+from server_app.runs.next_commands import format_command, format_override
 from server_app.study.settings import StudySettings
 
 OUTPUT_KEY = "output"
@@ -69,7 +69,7 @@ def main(words: Sequence[str]) -> int:
         return EXIT_INTERRUPTED
     except SweepUnfinished as end:
         arguments = [word for word in words if not word.startswith(f"{OUTPUT_KEY}=")]
-        command = shlex.join(["fedquorum", "study", *arguments, f"{OUTPUT_KEY}={end.directory}"])
+        command = format_command("study", *arguments, format_override(OUTPUT_KEY, end.directory))
         print(f"fedquorum study: interrupted; to continue: {command}", file=sys.stderr)
         raise
     return 0

@@ -1,12 +1,10 @@
 """Display a run: a live line on a terminal, plain lines elsewhere, and a table at the end."""
 
 import math
-import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from statistics import median_low
 from types import TracebackType
 from typing import Any, Self
@@ -411,20 +409,6 @@ def _format_admitted(
     counted_groups = updates if spec.priority and admission_counts else ("all",)
     for group in groups:
         yield f"{updates[group] / totals.rounds:.1f}" if group in counted_groups else ""
-
-
-def format_final_message(directory: Path) -> str:
-    """Return the folder of a run's results, and the two commands that show more of them."""
-    return f"Results in {directory}\n{format_next_commands(directory)}"
-
-
-def format_next_commands(directory: Path) -> str:
-    """Return the two commands that show more of the runs in a folder."""
-    quoted = shlex.quote(str(directory))
-    return (
-        f"  figures and tables    fedquorum report {quoted}\n"
-        f"  replay all decisions  fedquorum audit {quoted}"
-    )
 
 
 def _list_run_statistics(

@@ -13,7 +13,6 @@ rest of FedQuorum only on use, since an interruption during imports would end in
 
 import io
 import logging
-import shlex
 import sys
 import threading
 import traceback
@@ -91,23 +90,14 @@ def _run_single_job(config: DictConfig, overrides: tuple[str, ...], directory: P
     except KeyboardInterrupt:
         print("fedquorum: interrupted; the records hold all complete rounds", file=sys.stderr)
         if _can_resume(overrides, directory):
-            command = shlex.join(
-                ["fedquorum", f"resume={directory}", *_get_trust_overrides(overrides)]
-            )
+            from conf.compose import compose_overrides
+            from server_app.runs.next_commands import format_command
+            from server_app.runs.resume import list_trust_overrides
+
+            trust = list_trust_overrides(compose_overrides(overrides).settings)
+            command = format_command(f"resume={directory}", *trust)
             print(f"fedquorum: to continue: {command}", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
-
-
-def _get_trust_overrides(overrides: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the overrides that a command needs to resume this run from its records."""
-    from conf.compose import compose_overrides
-    from server_app.runs.resume import find_external_settings
-
-    return (
-        ("engine.trust_code=true",)
-        if find_external_settings(compose_overrides(overrides).settings)
-        else ()
-    )
 
 
 def _run_in_sweep(config: DictConfig, overrides: tuple[str, ...], directory: Path) -> None:

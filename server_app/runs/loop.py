@@ -12,6 +12,7 @@ from fedquorum.flower.codec import decode_arrays, encode_arrays
 from fedquorum.records.callback import RunCallback
 from fedquorum.records.checkpoint import Checkpoint, CheckpointStore
 from fedquorum.records.client_names import ClientNames, can_record_names
+from fedquorum.records.data_fingerprint import get_fingerprint
 from fedquorum.records.round_record import build_round_record
 from fedquorum.records.run_dir import can_start_run, create_run_directory
 from fedquorum.records.runner import CheckpointWriter, Runner, resume_strategy
@@ -40,15 +41,20 @@ from server_app.runs.build import (
     encode_model,
 )
 from server_app.runs.counted_rates import compute_counted_rates
+from server_app.runs.data_check import (
+    build_data_entry,
+    check_same_data,
+    get_recorded_fingerprint,
+)
 from server_app.runs.display import (
     Display,
     DisplaySpec,
     RunTotals,
     build_final_table,
-    format_final_message,
 )
 from server_app.runs.first_lines import list_evaluated_groups, list_first_lines
 from server_app.runs.model_card import ModelCardWriter, describe_class
+from server_app.runs.next_commands import format_next_commands
 from server_app.runs.numerics import build_manifest_entry, check_numerics, detect_numerics
 from server_app.runs.privacy import (
     PrivacyLedger,
@@ -61,7 +67,11 @@ from server_app.runs.recording import (
     create_run_writer,
     drop_resume_settings,
 )
-from server_app.runs.resume import check_resumable, read_resumed_manifest
+from server_app.runs.resume import (
+    check_resumable,
+    list_trust_overrides,
+    read_resumed_manifest,
+)
 
 
 def run_rounds(
@@ -95,20 +105,21 @@ def run_rounds(
     # Custom rules are imported before the data is read, because their errors do not depend on it.
     rules = composed.rules
     data = load_data(settings.data, settings.seed)
+    console = Console(force_jupyter=False)  # prints to sys.stdout, which others can redirect
+    names = ClientNames.from_list(data.client_names, recorded=settings.data.names)
+    # First, because other data may fail at any later step, by a less clear message.
+    start = _find_start(settings, output_dir, data, console)
     population = build_population(settings, data)
     rates = compute_counted_rates(settings, rules, population, data)
     has_names = can_record_names(data.num_clients, recorded=settings.data.names)
-    names = ClientNames.from_list(data.client_names, recorded=settings.data.names)
     strategy = build_strategy(
         composed, population, rates, build_hooks(settings, data.num_clients), names
     )
     arrays, model_class = _build_model(settings, data)
     check_private_model(settings.privacy, decode_arrays(arrays))
-    console = Console(force_jupyter=False)  # prints to sys.stdout, which others can redirect
     numerics = _get_numerics(composed, data, grid)
-    directory, start = _start_or_resume(composed, output_dir, numerics, console)
-    if start is not None and start.server_round > 0:
-        arrays = _resume_run(grid, strategy, settings, start, arrays)
+    directory = _prepare_directory(composed, output_dir, start, numerics, console)
+    arrays = _resume_run(grid, strategy, settings, start, arrays)
     scales = agree_on_scales(
         grid,
         strategy,
@@ -126,7 +137,7 @@ def run_rounds(
         strategy.rules,
         engine=engine,
         arithmetic=_build_numerics_entry(directory, start, numerics),
-        data=summary.to_dict(),
+        data=build_data_entry(settings.data, data, summary),
         resumed=start,
     ) as records:
         if at_exit is not None:
@@ -176,7 +187,10 @@ def run_rounds(
             records.admission_counts,
         )
     )
-    _print_lines(console, [format_final_message(records.directory)])
+    _print_lines(
+        console,
+        [f"Results in {records.directory}", format_next_commands(records.directory, [settings])],
+    )
     return records.directory
 
 
@@ -267,50 +281,68 @@ def _build_numerics_entry(
     return build_manifest_entry(numerics, read_resumed_manifest(directory) if is_resumed else None)
 
 
-def _start_or_resume(
-    composed: ComposedConfig, output_dir: str, numerics: NumericsInfo, console: Console
-) -> tuple[Path, Checkpoint | None]:
-    """Return the run's directory, and the checkpoint to resume from; None for a new run."""
-    resume = composed.settings.resume
-    if resume is None:
-        if output_dir:
-            return Path(output_dir), None
-        return create_run_directory(Path("outputs"), composed.experiment), None
-    directory = Path(resume).expanduser().absolute()
+def _find_start(
+    settings: Settings, output_dir: str, data: FederatedData, console: Console
+) -> Checkpoint | None:
+    """Return the checkpoint to resume from, None for a new run; refuse other settings and data."""
+    if settings.resume is None:
+        return None
+    directory = Path(settings.resume).expanduser().absolute()
     if output_dir and Path(output_dir).absolute() != directory:
         raise SettingsError(
             f"output-dir must be empty or the folder in resume ({directory}), got {output_dir}"
         )
     if can_start_run(directory):
-        line = f"Nothing was done yet in {directory}: the run starts"
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
-        return directory, None
+        _print_lines(console, [f"Nothing was done yet in {directory}: the run starts"])
+        return None
     manifest = read_resumed_manifest(directory)
     checkpoints = CheckpointStore(directory)
     found = checkpoints.find_newest()
-    for problem in found.problems:
-        console.print(f"Not used: {problem}", soft_wrap=True, markup=False, highlight=False)
-    start = found.checkpoint
+    _print_lines(console, [f"Not used: {problem}" for problem in found.problems])
+    if found.checkpoint is None:
+        return checkpoints.build_initial()
+    recorded = get_recorded_fingerprint(found.checkpoint, manifest)
+    check_resumable(found.checkpoint, settings, recorded)
+    line = check_same_data(directory, recorded, settings.data, data)
+    _print_lines(console, [] if line is None else [line])
+    return found.checkpoint
+
+
+def _prepare_directory(
+    composed: ComposedConfig,
+    output_dir: str,
+    start: Checkpoint | None,
+    numerics: NumericsInfo,
+    console: Console,
+) -> Path:
+    """Return the run's directory; refuse to resume with another arithmetic."""
+    settings = composed.settings
+    if settings.resume is None:
+        if output_dir:
+            return Path(output_dir)
+        return create_run_directory(Path("outputs"), composed.experiment)
+    directory = Path(settings.resume).expanduser().absolute()
     if start is None:
-        start = checkpoints.build_initial()
-    else:
-        check_resumable(start, composed.settings)
-        if start.server_round > 0:
-            allowed = composed.settings.engine.on_numerics_change
-            check_numerics(directory, manifest, numerics, allowed)
+        return directory
+    if start.server_round > 0:
+        manifest = read_resumed_manifest(directory)
+        allowed = settings.engine.on_numerics_change
+        check_numerics(directory, manifest, numerics, allowed, list_trust_overrides(settings))
     line = f"Continuing after round {start.server_round} of the run in {directory}"
-    console.print(line, soft_wrap=True, markup=False, highlight=False)
-    return directory, start
+    _print_lines(console, [line])
+    return directory
 
 
 def _resume_run(
     grid: Grid,
     strategy: ComposedStrategy,
     settings: Settings,
-    start: Checkpoint,
+    start: Checkpoint | None,
     initial: ArrayRecord,
 ) -> ArrayRecord:
-    """Restore the states of strategy and nodes, and return the model."""
+    """Restore the states of strategy and nodes, and return the model; initial for a new run."""
+    if start is None or start.server_round == 0:
+        return initial
     resume_strategy(strategy, start, decode_arrays(initial))
     stores_models = strategy.rules.trains_local_models
     if isinstance(grid, SimulationGrid) and start.nodes:
@@ -351,4 +383,5 @@ def _build_checkpoints(
         get_state=strategy.get_state,
         get_node_states=grid.get_node_states if isinstance(grid, SimulationGrid) else dict,
         every=settings.engine.checkpoint_every,
+        data=get_fingerprint(records.manifest),
     )

@@ -1,7 +1,6 @@
 """Record the arithmetic of a run in its manifest, and check it when the run resumes."""
 
-import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from client_app.training.numerics import (
     find_training_mode,
 )
 from conf import ComposedConfig
+from server_app.runs.next_commands import format_command
 
 _EARLIER_KEYS = ("version", "mode", "device", "instructions")
 """The manifest's keys for the arithmetic of earlier rounds."""
@@ -93,7 +93,13 @@ def build_manifest_entry(
     return {**asdict(now), "same_bits": False if earlier else same_bits, "earlier": earlier}
 
 
-def check_numerics(run: Path, manifest: Mapping[str, Any], now: NumericsInfo, allowed: str) -> None:
+def check_numerics(
+    run: Path,
+    manifest: Mapping[str, Any],
+    now: NumericsInfo,
+    allowed: str,
+    trust: Sequence[str] = (),
+) -> None:
     """Refuse to resume a run with a changed arithmetic, unless the settings allow the change.
 
     Parameters
@@ -106,6 +112,8 @@ def check_numerics(run: Path, manifest: Mapping[str, Any], now: NumericsInfo, al
         The arithmetic of the next rounds.
     allowed : str
         ``engine.on_numerics_change``.
+    trust : sequence of str
+        Further words that a command needs to resume the run.
 
     Raises
     ------
@@ -115,7 +123,7 @@ def check_numerics(run: Path, manifest: Mapping[str, Any], now: NumericsInfo, al
     """
     recorded = _read_numerics(manifest)
     if allowed == "same" and _has_changed(recorded, now):
-        command = shlex.join(["fedquorum", f"resume={run}", "engine.on_numerics_change=any"])
+        command = format_command(f"resume={run}", "engine.on_numerics_change=any", *trust)
         raise SettingsError(
             "engine.on_numerics_change must be any to resume a run of "
             f"{_format_numerics(recorded)} by {_format_numerics(asdict(now))}, which rounds "

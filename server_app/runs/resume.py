@@ -8,14 +8,13 @@ only when a run is resumed.
 """
 
 import re
-import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedquorum.errors import RunError, SettingsError
-from fedquorum.records.legs import CHANGEABLE_PREFIXES
+from fedquorum.records.legs import CHANGEABLE_PREFIXES, DATA_LOCATIONS
 from fedquorum.records.settings import flatten_settings, mask_passwords
 from fedquorum.sanitize import sanitize
 
@@ -30,6 +29,7 @@ from conf.compose import (
 from conf.options import GROUPS, PARTS
 from conf.overrides import export_overrides
 from conf.schema.rules import list_imported_code, rules_from_settings
+from server_app.runs.next_commands import TRUST_OVERRIDE, format_command
 
 if TYPE_CHECKING:
     from fedquorum.records.checkpoint import Checkpoint
@@ -108,7 +108,7 @@ def _read_previous_overrides(run: Path, given_keys: set[str]) -> tuple[str, ...]
         key.startswith(("-", "hydra.", "engine", "tracker", *CHANGEABLE_PREFIXES))
         for key in given_keys
     ):
-        command = shlex.join(["fedquorum", "data=...", "strategy=...", f"resume={run}"])
+        command = format_command("data=...", "strategy=...", f"resume={run}")
         raise RunError(
             f"resume must be with the settings of the run where nothing was done yet, got only "
             f"{run}: type them again ({command})"
@@ -132,7 +132,7 @@ def _check_trusted(overrides: Sequence[str], given_keys: set[str], run: Path) ->
     composed = compose_overrides(tuple(item for item in overrides if not item.startswith("-")))
     for key, value in find_external_settings(composed.settings).items():
         if key not in given_keys:
-            command = shlex.join(["fedquorum", f"resume={run}", "engine.trust_code=true"])
+            command = format_command(f"resume={run}", TRUST_OVERRIDE)
             raise SettingsError(
                 f"{key} must be given again to resume a run whose records alone name it (it runs "
                 f"code, or connects to another machine), got {mask_passwords(sanitize(value))}; if "
@@ -152,6 +152,11 @@ def find_external_settings(settings: Settings) -> dict[str, str]:
         if address and _REMOTE_ADDRESS.search(address)
     }
     return {**list_imported_code(settings), **remote}
+
+
+def list_trust_overrides(settings: Settings) -> tuple[str, ...]:
+    """Return the words that a command needs to resume a run with these settings from records."""
+    return (TRUST_OVERRIDE,) if find_external_settings(settings) else ()
 
 
 def read_resumed_manifest(run: Path) -> dict[str, Any]:
@@ -180,8 +185,18 @@ def can_resume(settings: Settings) -> bool:
     return settings.engine.name != "flower" or not rules_from_settings(settings).trains_local_models
 
 
-def check_resumable(checkpoint: "Checkpoint", settings: Settings) -> None:
+def check_resumable(
+    checkpoint: "Checkpoint", settings: Settings, fingerprint: Mapping[str, Any]
+) -> None:
     """Compare the settings with those of the run that ``resume`` names.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+    settings : Settings
+    fingerprint : mapping
+        That of the data so far. Data with one may be in another place, because the resume compares
+        what it is.
 
     Raises
     ------
@@ -198,10 +213,23 @@ def check_resumable(checkpoint: "Checkpoint", settings: Settings) -> None:
             for key in current
             if key.startswith(CHANGEABLE_PREFIXES) and key not in _DEADLINE_KEYS
         )
+    changeable += list_changeable_locations(fingerprint)
     try:
         check_unchanged(checkpoint.settings, current, changeable_prefixes=changeable)
     except RunError as error:
         raise SettingsError(f"{error} (resume={settings.resume})") from None
+
+
+def list_changeable_locations(fingerprint: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the settings of the data's place that may change, by the data's fingerprint."""
+    from fedquorum.records.data_fingerprint import is_published
+
+    if not fingerprint:
+        return ()
+    # The path of published data is its name.
+    return tuple(
+        key for key in DATA_LOCATIONS if key != "data.path" or not is_published(fingerprint)
+    )
 
 
 def _get_key(override: str) -> str:

@@ -15,6 +15,7 @@ from fedquorum.rules.parameters import FloatRange
 from client_app.data import FederatedData
 from client_app.data.partitioned import PartitionedData
 from conf.schema.data import CsvSettings
+from server_app.runs.next_commands import format_override
 from server_app.study.candidates import Candidate, MethodComparison, get_tuning_seeds
 from server_app.study.caveats import (
     LastEvaluation,
@@ -282,5 +283,5 @@ def _build_budget_use(jobs: StudyJobs, decision: Decision | None, seeds: int) ->
 
 
 def _format_command(overrides: Sequence[str], study: StudySettings, jobs: StudyJobs) -> str:
-    output = f"output={jobs.runner.directory}"
+    output = format_override("output", jobs.runner.directory)
     return shlex.join(["fedquorum", "study", *overrides, *study.overrides, output])

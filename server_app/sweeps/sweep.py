@@ -17,8 +17,8 @@ from omegaconf import DictConfig
 
 from conf.compose import compose_overrides
 from conf.overrides import get_sweep_values
-from server_app.runs.display import format_next_commands
 from server_app.runs.job import EXIT_ERROR, EXIT_INTERRUPTED, SweepUnfinished
+from server_app.runs.next_commands import format_next_commands
 from server_app.sweeps.runner import JobRunner
 
 
@@ -149,7 +149,8 @@ class Sweep:
         completed = sum(state.status == "completed" for state in states.values())
         self.say(f"{completed} of {len(states)} jobs completed in {self.directory}")
         if completed:
-            self.say(format_next_commands(self.directory))
+            settings = [job.composed.settings for job in states if job.composed is not None]
+            self.say(format_next_commands(self.directory, settings))
         for job, reason in failed.items():
             print(f"fedquorum: {job} failed: {reason}", file=sys.stderr)
         if interrupted:

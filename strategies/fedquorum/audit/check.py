@@ -9,14 +9,23 @@ that the records cannot show.
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ..client.gate import should_train
+from ..errors import RunError
 from ..metrics.fairness import exact_mean, exact_sum
+from ..records.checkpoint import CHECKPOINTS_DIR, CheckpointStore
 from ..records.client_names import NO_NAMES, ClientNames
+from ..records.data_fingerprint import (
+    FINGERPRINT,
+    get_fingerprint,
+    list_data_changes,
+    read_checkpoint_fingerprint,
+)
 from ..records.reader import Run
 from ..records.round_record import (
     MEAN_GROUP,
@@ -118,6 +127,7 @@ def _audit_input(recorded: AuditInput) -> AuditResult:
     mismatches = [
         *_find_order_mismatches(recorded),
         *_find_leg_mismatches(recorded.run),
+        *_find_data_mismatches(recorded.run),
         *(Mismatch(*found) for found in find_evaluation_mismatches(recorded, rules)),
     ]
     rounds = decisions = 0
@@ -184,6 +194,20 @@ def _find_leg_mismatches(run: Run) -> Iterator[Mismatch]:
                 values = f"{_format_value(after)} after {_format_value(before)}"
                 text = f"fewer rounds are planned than before: {values}"
                 yield Mismatch(later.first_round, None, text)
+
+
+def _find_data_mismatches(run: Run) -> Iterator[Mismatch]:
+    """Yield the checkpoints whose data is not that of the manifest."""
+    in_manifest = run.data.get(FINGERPRINT)
+    found_by_name = {}
+    with suppress(RunError):  # a damaged checkpoint says nothing about the decisions
+        for name in CheckpointStore(run.directory).list_files():
+            found_by_name[name] = read_checkpoint_fingerprint(run.directory, CHECKPOINTS_DIR, name)
+    for name, found in found_by_name.items():
+        if found and found != in_manifest:
+            changes = list_data_changes(found, get_fingerprint({"data": run.data}))
+            text = "; ".join(changes) or "the manifest's fingerprint differs"
+            yield Mismatch(None, None, f"the data is not that of {name}: {text}")
 
 
 def _find_missing_rows(recorded: AuditInput, rounds: int) -> Iterator[Mismatch]:

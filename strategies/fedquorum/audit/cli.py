@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import FedQuorumError, RunError
 from ..records.client_names import parse_client
+from ..records.data_fingerprint import describe_fingerprint, get_fingerprint
 from ..records.provenance import check_audit_packages
 from ..sanitize import MAX_LINE_LENGTH, sanitize
 
@@ -127,9 +128,11 @@ def _print_audit(result: "AuditResult") -> int:
         f"  {run.strategy}, seed {run.seed}, {run.status}: {result.num_rounds} of "
         f"{len(run.rounds)} rounds and {result.num_decisions} client answers replayed"
     )
+    data = describe_fingerprint(get_fingerprint({"data": run.data}))
     lines = [
         str(run.directory),
         summary,
+        *([f"  data: {data}"] if data else []),
         *(f"  not in the records: {text}" for text in result.unverifiable),
         *(
             f"  mismatch: {mismatch.format(run.client_names)}"

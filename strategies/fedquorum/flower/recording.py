@@ -1,6 +1,7 @@
 """Write the records of a drop-in strategy in any Flower app, and resume its runs."""
 
 import inspect
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -155,7 +156,7 @@ class RunRecorder:
         if engine != ENGINE:
             raise RunError(
                 "resume_from must be the folder of a run of a drop-in strategy, got one of the "
-                f"app: resume it with `fedquorum resume={self.directory}`"
+                f"app: resume it with {shlex.join(['fedquorum', f'resume={self.directory}'])}"
             )
         checkpoints = CheckpointStore(self.directory)
         found = checkpoints.find_newest()

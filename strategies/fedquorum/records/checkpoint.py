@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,8 @@ class Checkpoint:
         The lengths of the records: bytes of a file below the run's directory, rows of a table.
     settings : mapping
         All settings by dotted key, as JSON values.
+    data : mapping
+        The fingerprint of the data, see ``records.data_fingerprint``; empty if it is unknown.
     """
 
     server_round: int
@@ -66,6 +68,7 @@ class Checkpoint:
     nodes: StateArrays
     records: Mapping[str, int]
     settings: Mapping[str, Any]
+    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,7 @@ class CheckpointStore:
             "model": list(checkpoint.model),
             "records": dict(checkpoint.records),
             "settings": dict(checkpoint.settings),
+            "data": dict(checkpoint.data),
         }
         tensors = {
             f"{field}/{name}": np.ascontiguousarray(array).reshape(array.shape)
@@ -157,6 +161,10 @@ class CheckpointStore:
         if rounds.exists() and rounds.stat().st_size > 0:
             raise RunError(f"resume needs a checkpoint, and the run in {self._run} wrote none")
         return Checkpoint(0, {}, {}, {}, {}, {}, {})
+
+    def list_files(self) -> list[str]:
+        """Return the names of the checkpoints' files, the latest first."""
+        return [self._get_path(server_round).name for server_round in self._list_rounds()]
 
     def delete_after(self, server_round: int) -> None:
         """Remove the checkpoints of later rounds, which the resumed run will write again."""
@@ -261,9 +269,9 @@ def _build_checkpoint(
     if not all(isinstance(size, int) for size in records.values()):
         raise _CorruptCheckpointError("has files whose lengths are no whole numbers")
     keys = (key.partition("/") for key in tensors)
-    arrays: dict[str, dict[str, NDArray[Any]]] = {field: {} for field in _STATE_FIELDS}
-    for field, slash, name in keys:
-        arrays[field][name] = tensors[f"{field}{slash}{name}"]
+    arrays: dict[str, dict[str, NDArray[Any]]] = {name: {} for name in _STATE_FIELDS}
+    for group, slash, name in keys:
+        arrays[group][name] = tensors[f"{group}{slash}{name}"]
     model = {name: arrays["model"][name] for name in metadata["model"]}
     return Checkpoint(
         server_round,
@@ -273,6 +281,7 @@ def _build_checkpoint(
         arrays["nodes"],
         records,
         settings,
+        dict(metadata.get("data", {})),
     )
 
 

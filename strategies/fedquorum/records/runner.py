@@ -8,6 +8,7 @@ run does is a ``RunCallback``: records and trackers, checkpoints, display, and t
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ..errors import FedQuorumError, RunError, to_one_line
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
     from ..flower.strategy import ComposedStrategy
+
+NO_FINGERPRINT: Mapping[str, Any] = MappingProxyType({})
 
 MIN_SECONDS_BETWEEN = 1.0
 """Between two automatic checkpoints: a round of a small model takes milliseconds, and syncing a
@@ -222,6 +225,8 @@ class CheckpointWriter(RunCallback):
     every : int, "auto" or None
         Write a checkpoint every this many rounds, or ("auto") as often as it costs little time;
         None writes none.
+    data : mapping
+        The fingerprint of the data, if it is known.
     """
 
     def __init__(
@@ -233,12 +238,14 @@ class CheckpointWriter(RunCallback):
         get_state: Callable[[], StateArrays],
         get_node_states: Callable[[], StateArrays] = dict,
         every: Any = "auto",
+        data: Mapping[str, Any] = NO_FINGERPRINT,
     ) -> None:
         self._records = records
         self._settings = settings
         self._last_round = last_round
         self._get_state, self._get_node_states = get_state, get_node_states
         self._every = every
+        self._data = data
         self._store = CheckpointStore(records.directory)
         self._next_time = 0.0  # of an automatic checkpoint
 
@@ -272,6 +279,7 @@ class CheckpointWriter(RunCallback):
             nodes=self._get_node_states(),
             records=self._records.flush_and_get_offsets(),
             settings=self._settings,
+            data=self._data,
         )
         self._store.save(checkpoint)
         ended = time.monotonic()

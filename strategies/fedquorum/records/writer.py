@@ -308,6 +308,11 @@ class RunWriter(RunCallback):
             return files | {name: table.num_rows for name, table in self._tables.items()}
 
     @property
+    def manifest(self) -> Mapping[str, Any]:
+        """The manifest as it is now."""
+        return self._manifest
+
+    @property
     def admission_counts(self) -> dict[int, int]:
         """The number of rounds so far in which each client's update counted; 0 left out."""
         return self._summary.admission_counts

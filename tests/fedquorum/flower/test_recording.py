@@ -934,7 +934,7 @@ def test_another_strategy_model_or_folder_is_refused(tmp_path: Path) -> None:
         run_all_rounds(FedAvg(resume_from=tmp_path), make_forbidden_grid())
     manifest = (run / "manifest.json").read_text()
     (run / "manifest.json").write_text(manifest.replace('"engine": "drop-in"', '"engine": "ray"'))
-    with pytest.raises(RunError, match="got one of the app: resume it with `fedquorum resume="):
+    with pytest.raises(RunError, match="got one of the app: resume it with fedquorum resume="):
         run_all_rounds(FedAvg(resume_from=run), make_forbidden_grid())
 
 

@@ -25,11 +25,10 @@ from fedquorum.records.run_dir import lock_run
 from fedquorum.records.runner import Runner
 from fedquorum.registry import NAMED_STRATEGIES
 
-import server_app.runs.job
 from client_app.node.node import resolve_device
 from client_app.training.numerics import NUMERICS_VERSION
 from conf.compose import compose_overrides
-from server_app.runs.resume import merge_resumed_overrides
+from server_app.runs.resume import list_trust_overrides, merge_resumed_overrides
 from tests.builders import NEEDED_WORDS
 from tests.builders_runs import make_client_overrides, read_lines, run_here
 from tests.cases import sample_cases
@@ -542,7 +541,7 @@ def test_a_run_with_symbolic_links_does_not_resume(
 )
 def test_the_resume_command_is_complete(overrides: tuple[str, ...], trust: tuple[str, ...]) -> None:
     """The command after an interruption is not refused, and trusts code only if it must."""
-    assert server_app.runs.job._get_trust_overrides(overrides) == trust
+    assert list_trust_overrides(compose_overrides(overrides).settings) == trust
 
 
 def test_trust_is_not_recorded(untrusted_run: Path) -> None:
