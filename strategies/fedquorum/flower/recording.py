@@ -28,6 +28,7 @@ from ..records.writer import RunWriter
 from ..registry import to_builtins, to_settings
 from ..rules.state_arrays import StateArrays
 from .codec import decode_arrays, encode_arrays
+from .strategy import complete_result
 from .waiting_grid import is_flower_grid
 
 EXPERIMENT = ENGINE = "drop-in"
@@ -232,7 +233,8 @@ class RecordingStrategy(Strategy):
         # Steps 1 and 2 of the first round come before Flower's loop, which sends no such messages.
         self.runner.open_round()
         self.runner.initial_evaluations = self._strategy.evaluate_initial(initial_arrays, grid)
-        return Strategy.start(*bound.args, **bound.kwargs)
+        result = Strategy.start(*bound.args, **bound.kwargs)
+        return complete_result(result, initial_arrays)
 
     def _wrap_evaluate(self, evaluate: EvaluateFn) -> EvaluateFn:
         def evaluate_fn(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:

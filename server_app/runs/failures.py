@@ -1,0 +1,151 @@
+"""End a run in which no client trains with success, and name each distinct failure once."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow.compute as pc
+from fedquorum import ComposedStrategy
+from fedquorum.errors import RunError
+from fedquorum.records.callback import FinishedRound, RunCallback
+from fedquorum.records.reader import read_dataset
+from fedquorum.records.round_record import RoundRecord
+from fedquorum.rules.decisions import ClientDecision
+from fedquorum.rules.failures import FailureCounts
+from fedquorum.rules.round import NOT_FINITE
+
+MIN_ALIKE = 2
+"""The clients that must fail alike before a run stops: one alone may have bad data."""
+
+AWAY = frozenset({"unavailable", "busy", "late"})
+"""The statuses of clients without a reply that the round could use, which is no failure."""
+
+_COLUMNS = ("round", "client", "priority", "status", "reason", "num_examples", "data_weight")
+
+
+class FailureWatch(RunCallback):
+    """Counts the rounds' failures, and ends a run in which no client trains with success.
+
+    Parameters
+    ----------
+    strategy : ComposedStrategy
+        Knows the clients that may train, and their names.
+    stops : bool
+        Whether to end the run as soon as all clients fail alike, because they would in every round.
+        Clients on other machines may recover.
+
+    Attributes
+    ----------
+    counts : FailureCounts
+        The failures of all rounds so far.
+    rounds, empty_rounds : int
+        Number of rounds, and number of rounds in which no selected client was there.
+    """
+
+    def __init__(self, strategy: ComposedStrategy, *, stops: bool) -> None:
+        self.counts = FailureCounts()
+        self.rounds = self.empty_rounds = 0
+        self._strategy = strategy
+        self._stops = stops
+
+    @property
+    def _num_clients(self) -> int:
+        return len(self._strategy.population.clients)
+
+    def _format_failures(self) -> str:
+        return self.counts.format(self._strategy.client_names.format)
+
+    def add_earlier(self, directory: Path, records: Sequence[RoundRecord]) -> None:
+        """Add the rounds of a resumed run, whose clients' rows are in its records."""
+        failed = _read_failed(directory) if any(r.failed + r.rejected for r in records) else {}
+        for record in records:
+            self._add(record, failed.get(record.round, ()))
+
+    def end_round(self, finished: FinishedRound) -> None:
+        """Add a round.
+
+        Raises
+        ------
+        RunError
+            If no client has trained so far, and all that were there failed alike.
+        """
+        report = finished.report
+        self._add(finished.record, report.decisions)
+        if not self._stops or self.counts.trained:
+            return
+        there = [decision for decision in report.decisions if decision.status not in AWAY]
+        this_round = FailureCounts()
+        this_round.add_round(
+            there, trained=finished.record.trained, refused=report.rejection_reason
+        )
+        enough = len(self.counts.clients) >= min(MIN_ALIKE, self._num_clients)
+        if enough and this_round.times == len(there) and self.counts.are_alike():
+            raise RunError(f"{self._describe()}; the run stops, because all clients fail alike")
+
+    def check_end(self) -> None:
+        """Refuse a run in which clients failed and none trained: its model is the initial one.
+
+        A run without an update because no client was there, or none may change the model, is not
+        wrong.
+
+        Raises
+        ------
+        RunError
+            The message has each distinct failure once.
+        """
+        if self.counts.failures and not self.counts.trained:
+            raise RunError(self._describe())
+
+    def format_row(self) -> str:
+        """Return how many clients failed and how often, for the final table; "" without any."""
+        if not self.counts.failures:
+            return ""
+        times = self.counts.times
+        return f"{len(self.counts.clients)} of {self._num_clients}, {times} time{'s'[: times > 1]}"
+
+    def list_final_lines(self) -> Iterator[str]:
+        """Yield the failures, and in how many rounds nobody was there, to print at the end."""
+        if self.counts.failures:
+            yield f"Clients failed: {self._format_failures()}"
+        if self.empty_rounds:
+            yield (
+                f"In {self.empty_rounds} of {self.rounds} rounds none of the selected clients was "
+                "available"
+            )
+
+    def _add(self, record: RoundRecord, decisions: Sequence[ClientDecision]) -> None:
+        self.rounds += 1
+        self.empty_rounds += 0 < record.selected == record.unavailable + record.busy
+        self.counts.add_round(decisions, trained=record.trained, refused=record.refused)
+
+    def _describe(self) -> str:
+        rounds = "round 1" if self.rounds == 1 else f"any of {self.rounds} rounds"
+        text = (
+            f"no client trained with success in {rounds}, so the model is the initial one: "
+            f"{self._format_failures()}"
+        )
+        failures = self.counts.failures.values()
+        if any(failure.reason.startswith(NOT_FINITE) for failure in failures):
+            text += "; the strategy's weights or the server's step are not finite"
+        elif any(failure.is_diverged for failure in failures):
+            text += "; where training diverges, a smaller client.lr helps"
+        return text
+
+
+def _read_failed(directory: Path) -> dict[int, list[ClientDecision]]:
+    """Return the recorded decisions about clients that failed or were rejected, by round.
+
+    A damaged table has none: a resumed run leaves it as it is and goes on.
+    """
+    try:
+        table = read_dataset(directory / "clients", _COLUMNS)
+    except RunError:
+        return {}
+    rows = table.filter(pc.field("status").isin(["failed", "rejected"])).to_pylist()
+    by_round: dict[int, list[ClientDecision]] = {}
+    for row in rows:
+        amount = row["data_weight"] if row["num_examples"] is None else row["num_examples"]
+        decision = ClientDecision(
+            row["client"], row["priority"], row["status"], row["reason"], num_examples=amount
+        )
+        by_round.setdefault(row["round"], []).append(decision)
+    return by_round
