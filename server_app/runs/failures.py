@@ -43,6 +43,7 @@ class FailureWatch(RunCallback):
 
     def __init__(self, strategy: ComposedStrategy, *, stops: bool) -> None:
         self.counts = FailureCounts()
+        self._new = FailureCounts()  # of this leg: a repaired model is not stopped for the last one
         self.rounds = self.empty_rounds = 0
         self._strategy = strategy
         self._stops = stops
@@ -70,15 +71,14 @@ class FailureWatch(RunCallback):
         """
         report = finished.report
         self._add(finished.record, report.decisions)
+        there = [decision for decision in report.decisions if decision.status not in AWAY]
+        before = self._new.times
+        self._new.add_round(there, trained=finished.record.trained, refused=report.rejection_reason)
         if not self._stops or self.counts.trained:
             return
-        there = [decision for decision in report.decisions if decision.status not in AWAY]
-        this_round = FailureCounts()
-        this_round.add_round(
-            there, trained=finished.record.trained, refused=report.rejection_reason
-        )
-        enough = len(self.counts.clients) >= min(MIN_ALIKE, self._num_clients)
-        if enough and this_round.times == len(there) and self.counts.are_alike():
+        all_fail = self._new.times - before == len(there) > 0
+        enough = len(self._new.clients) >= min(MIN_ALIKE, self._num_clients)
+        if all_fail and enough and self._new.are_alike():
             raise RunError(f"{self._describe()}; the run stops, because all clients fail alike")
 
     def check_end(self) -> None:

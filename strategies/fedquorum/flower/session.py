@@ -324,6 +324,13 @@ class RoundLogger:
         text = f"Round {report.server_round}: no update counted, the model stays the same"
         log(WARNING, f"{text}; {failures.format(names.format)}" if kinds else text)
 
+    def log_evaluation_problem(self, client: str, problem: str) -> None:
+        """Warn that a client's evaluation is unusable, once for each problem."""
+        kind = f"evaluation: {normalize_reason(problem)}"
+        if kind not in self._warned:
+            self._warned.add(kind)
+            log(WARNING, "Client %s: unusable evaluation: %s", client, problem)
+
     def _log_unused(self, decision: ClientDecision, names: ClientNames) -> None:
         """Log why a client's update does not count; a new failure as a warning."""
         level = INFO
@@ -648,6 +655,10 @@ class NodeSession:
         if self._grid is not None and self._grid.closed_early:
             return "late", LATE_REASON
         return "failed", NO_REPLY_REASON
+
+    def log_evaluation_problem(self, client: int, problem: str) -> None:
+        """Warn that a client's evaluation is unusable."""
+        self._logger.log_evaluation_problem(self.registry.names.format(client), problem)
 
     def log_round(
         self,

@@ -406,7 +406,9 @@ class ComposedStrategy(Strategy):
         """Store the evaluations and F(w_{t+1}), which the next round broadcasts."""
         if not self.communication.is_native:
             results = self._session.collect_evaluate_results(replies, server_round)
-            usable = select_usable_evaluations(results, any_weight=True, names=self.client_names)
+            usable = select_usable_evaluations(
+                results, any_weight=True, report=self._session.log_evaluation_problem
+            )
             return self.communication.aggregate_evaluate_metrics(
                 [results.contents[k] for k in usable]
             )
@@ -429,7 +431,8 @@ class ComposedStrategy(Strategy):
         model = f"the model after round {server_round}" if server_round else "the first model"
         nodes, expected = session.clients_by_node, self._evaluation_clients
         check_evaluation(results, nodes, expected, model=model, metric=metric)
-        evaluations = build_client_evaluations(results, self.population, metric, self.client_names)
+        report = session.log_evaluation_problem
+        evaluations = build_client_evaluations(results, self.population, metric, report)
         self._state = self._state.with_evaluations(self.rules, evaluations)
         return evaluations
 
