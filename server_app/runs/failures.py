@@ -3,13 +3,11 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import pyarrow.compute as pc
 from fedquorum import ComposedStrategy
 from fedquorum.errors import RunError
 from fedquorum.records.callback import FinishedRound, RunCallback
-from fedquorum.records.reader import read_dataset
+from fedquorum.records.failures import count_failures
 from fedquorum.records.round_record import RoundRecord
-from fedquorum.rules.decisions import ClientDecision
 from fedquorum.rules.failures import FailureCounts
 from fedquorum.rules.round import NOT_FINITE
 
@@ -18,8 +16,6 @@ MIN_ALIKE = 2
 
 AWAY = frozenset({"unavailable", "busy", "late"})
 """The statuses of clients without a reply that the round could use, which is no failure."""
-
-_COLUMNS = ("round", "client", "priority", "status", "reason", "num_examples", "data_weight")
 
 
 class FailureWatch(RunCallback):
@@ -57,9 +53,9 @@ class FailureWatch(RunCallback):
 
     def add_earlier(self, directory: Path, records: Sequence[RoundRecord]) -> None:
         """Add the rounds of a resumed run, whose clients' rows are in its records."""
-        failed = _read_failed(directory) if any(r.failed + r.rejected for r in records) else {}
+        self.counts = count_failures(directory, records)
         for record in records:
-            self._add(record, failed.get(record.round, ()))
+            self._count(record)
 
     def end_round(self, finished: FinishedRound) -> None:
         """Add a round.
@@ -70,10 +66,12 @@ class FailureWatch(RunCallback):
             If no client has trained so far, and all that were there failed alike.
         """
         report = finished.report
-        self._add(finished.record, report.decisions)
+        self._count(finished.record)
+        trained, refused = finished.record.trained, report.rejection_reason
+        self.counts.add_round(report.decisions, trained=trained, refused=refused)
         there = [decision for decision in report.decisions if decision.status not in AWAY]
         before = self._new.times
-        self._new.add_round(there, trained=finished.record.trained, refused=report.rejection_reason)
+        self._new.add_round(there, trained=trained, refused=refused)
         if not self._stops or self.counts.trained:
             return
         all_fail = self._new.times - before == len(there) > 0
@@ -92,7 +90,7 @@ class FailureWatch(RunCallback):
         RunError
             The message has each distinct failure once.
         """
-        if self.counts.failures and not self.counts.trained:
+        if self.counts.nobody_trained:
             raise RunError(self._describe())
 
     def format_row(self) -> str:
@@ -112,40 +110,15 @@ class FailureWatch(RunCallback):
                 "available"
             )
 
-    def _add(self, record: RoundRecord, decisions: Sequence[ClientDecision]) -> None:
+    def _count(self, record: RoundRecord) -> None:
         self.rounds += 1
         self.empty_rounds += 0 < record.selected == record.unavailable + record.busy
-        self.counts.add_round(decisions, trained=record.trained, refused=record.refused)
 
     def _describe(self) -> str:
-        rounds = "round 1" if self.rounds == 1 else f"any of {self.rounds} rounds"
-        text = (
-            f"no client trained with success in {rounds}, so the model is the initial one: "
-            f"{self._format_failures()}"
-        )
+        text = self.counts.describe(self.rounds, self._strategy.client_names.format)
         failures = self.counts.failures.values()
         if any(failure.reason.startswith(NOT_FINITE) for failure in failures):
             text += "; the strategy's weights or the server's step are not finite"
         elif any(failure.is_diverged for failure in failures):
             text += "; where training diverges, a smaller client.lr helps"
         return text
-
-
-def _read_failed(directory: Path) -> dict[int, list[ClientDecision]]:
-    """Return the recorded decisions about clients that failed or were rejected, by round.
-
-    A damaged table has none: a resumed run leaves it as it is and goes on.
-    """
-    try:
-        table = read_dataset(directory / "clients", _COLUMNS)
-    except RunError:
-        return {}
-    rows = table.filter(pc.field("status").isin(["failed", "rejected"])).to_pylist()
-    by_round: dict[int, list[ClientDecision]] = {}
-    for row in rows:
-        amount = row["data_weight"] if row["num_examples"] is None else row["num_examples"]
-        decision = ClientDecision(
-            row["client"], row["priority"], row["status"], row["reason"], num_examples=amount
-        )
-        by_round.setdefault(row["round"], []).append(decision)
-    return by_round

@@ -82,6 +82,11 @@ class FailureCounts:
         self.failures: dict[str, Failure] = {}
 
     @property
+    def nobody_trained(self) -> bool:
+        """Whether clients failed, and none trained with success."""
+        return bool(self.failures) and not self.trained
+
+    @property
     def times(self) -> int:
         """How often a client failed."""
         return sum(failure.times for failure in self.failures.values())
@@ -143,3 +148,11 @@ class FailureCounts:
             times = sum(failure.times for failure in rest)
             texts.append(f"and {len(rest)} more ({times} times)")
         return "; ".join(texts)
+
+    def describe(self, rounds: int, format_client: Callable[[int], str] = str) -> str:
+        """Say that no client trained with success in a run of these rounds, and why."""
+        when = "round 1" if rounds == 1 else f"any of {rounds} rounds"
+        return (
+            f"no client trained with success in {when}, so the model is the initial one: "
+            f"{self.format(format_client)}"
+        )
