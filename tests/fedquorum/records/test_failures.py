@@ -1,6 +1,7 @@
 """Count the failures of recorded rounds."""
 
 from pathlib import Path
+from typing import Any
 
 from fedquorum.records.failures import count_failures
 from fedquorum.records.reader import load_run
@@ -16,7 +17,7 @@ def test_the_failures_of_recorded_rounds(tmp_path: Path) -> None:
         make_round_line(2, trained=0, rejected=1, refused=NOT_FINITE),
     ]
     run = make_run(tmp_path / "run", lines)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"round": 1, "client": 0, "num_examples": 5},
         {"round": 1, "client": 1, "status": "failed", "reason": "no data"},
         {"round": 1, "client": 2, "status": "rejected", "reason": "too high", "num_examples": 5},
