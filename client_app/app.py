@@ -35,6 +35,7 @@ from fedquorum.flower.codec import (
     encode_hosted_clients,
     encode_train_reply,
 )
+from fedquorum.flower.validation import find_number_problem
 from fedquorum.sanitize import abbreviate
 from fedquorum.server.exact_sum import ExponentBins
 from flwr.app import Context, Error, Message
@@ -55,10 +56,10 @@ from client_app.node.failures import get_failure_reason
 from client_app.node.node import ALL_SPLITS, Node, is_deployed
 from client_app.node.own_data import DataMod
 from client_app.node.policy import PolicyMod
+from client_app.training.failure_log import FAILURE_LOG, log_failure
 from client_app.training.local_sgd import Arrays
 from client_app.training.sequential import NO_STARTS, OnTrained, Result
 from client_app.training.update_sum import UpdateSum
-from client_app.training.workers import log_failure
 from conf import ComposedConfig, compose_settings
 
 # Freeze imported objects: collecting through PyTorch would dominate the time of a message.
@@ -232,7 +233,12 @@ def _train_stored_models(
         start = list(stored.load(arrays).values())
         result = client.evaluate_and_decide(start, task)
         if result.status is Status.DONE:
-            stored.save(dict(zip(arrays, client.train(start, task), strict=True)))
+            trained = dict(zip(arrays, client.train(start, task), strict=True))
+            # The server, which rejects such an update, sees none of these.
+            problem = find_number_problem(trained)
+            if problem is not None:
+                return TrainResult(client.client_id, Status.REJECTED, reason=problem)
+            stored.save(trained)
         return result
 
     results = list(_run_tasks(node, tasks, join_and_train, TrainResult))
@@ -400,6 +406,7 @@ def _run_tasks(
 
 def _get_node(context: Context) -> tuple[Node, Sequence[int]]:
     """Return the node of this process, and the ids of the clients that this context hosts."""
+    FAILURE_LOG.set_run(context.run_id)
     config = context.node_config
     path, deployed = str(config.get("data-path", "")), is_deployed(config)
     node = get_node(context.run_config, path, deployed=deployed)

@@ -13,6 +13,7 @@ from flwr.common.logger import log
 from numpy.typing import NDArray
 
 from client_app.training.batched import BatchedTrainer
+from client_app.training.failure_log import log_failure
 from client_app.training.local_sgd import Arrays, TrainingSetup
 from client_app.training.numerics import (
     BATCHED_AUTOGRAD,
@@ -25,7 +26,6 @@ from client_app.training.workers import (
     MIN_SHARED_FLOPS,
     WorkerPool,
     count_available_cores,
-    log_failure,
     run_or_return_error,
 )
 

@@ -17,8 +17,6 @@ from functools import cache, lru_cache
 from typing import TypeVar
 
 import torch
-from fedquorum.errors import FedQuorumError
-from flwr.common.logger import log
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -133,14 +131,6 @@ def run_or_return_error(work: Callable[[Item], Result], item: Item) -> Result | 
         return work(item)
     except Exception as error:
         return error
-
-
-def log_failure(level: int, text: str, error: Exception) -> None:
-    """Log a failure: in one line if the user can correct its cause, otherwise with a trace."""
-    if isinstance(error, FedQuorumError):
-        log(level, "%s: %s", text, error)
-    else:
-        log(level, text, exc_info=error)
 
 
 @cache

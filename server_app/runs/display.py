@@ -139,9 +139,8 @@ class RunTotals:
     ----------
     rounds, empty_rounds : int
         Number of rounds, and number of rounds without an admitted update.
-    trained, admitted, broken, transferred_bytes : int
-        Clients that trained, updates admitted, clients that failed or whose updates were rejected,
-        and bytes sent both ways, in all rounds.
+    admitted, transferred_bytes : int
+        Updates admitted, and bytes sent both ways, in all rounds.
     seconds : float
         Duration of all rounds.
     theta_sum, rounds_with_theta : float, int
@@ -158,9 +157,7 @@ class RunTotals:
 
     rounds: int = 0
     empty_rounds: int = 0
-    trained: int = 0
     admitted: int = 0
-    broken: int = 0
     transferred_bytes: int = 0
     seconds: float = 0.0
     theta_sum: float = 0.0
@@ -176,9 +173,7 @@ class RunTotals:
             self,
             rounds=self.rounds + 1,
             empty_rounds=self.empty_rounds + (record.admitted == 0),
-            trained=self.trained + record.trained,
             admitted=self.admitted + record.admitted,
-            broken=self.broken + record.failed + record.rejected,
             transferred_bytes=self.transferred_bytes + record.bytes_down + record.bytes_up,
             seconds=self.seconds + record.duration_seconds,
             theta_sum=self.theta_sum + (record.theta or 0.0),
@@ -208,11 +203,6 @@ class Display(RunCallback):
         Determines which statistics to show.
     totals : RunTotals
         The totals of the earlier rounds of a resumed run; later also of the rounds shown.
-
-    Attributes
-    ----------
-    last_problem : str
-        The last reason for which a client failed or its update was rejected.
     """
 
     def __init__(
@@ -224,7 +214,6 @@ class Display(RunCallback):
         totals: RunTotals = NO_TOTALS,
     ) -> None:
         self.totals = totals
-        self.last_problem = ""
         self._console = console
         self._spec = spec
         self._rounds = rounds
@@ -254,12 +243,6 @@ class Display(RunCallback):
     def end_round(self, finished: FinishedRound) -> None:
         """Show one round, and add it to the totals."""
         self.totals = self.totals.add_round(finished.record)
-        problems = (
-            f"client {decision.client}: {decision.reason}"
-            for decision in finished.report.decisions
-            if decision.status in {"failed", "rejected"}
-        )
-        self.last_problem = next(problems, self.last_problem)
         self.show(finished.record)
 
     def show(self, record: RoundRecord) -> None:
@@ -339,6 +322,8 @@ def build_final_table(
     spec: DisplaySpec,
     privacy: Mapping[str, Any] | None = None,
     admission_counts: Mapping[int, int] | None = None,
+    *,
+    failed: str = "",
 ) -> Table:
     """Return the results of a run as a table, with the statistics of its method's goal.
 
@@ -354,6 +339,8 @@ def build_final_table(
         The manifest's entry for differential privacy; empty without it.
     admission_counts : mapping of int to int, optional
         Number of rounds that admitted each client's update; clients without any are left out.
+    failed : str
+        How many clients failed; empty if none did.
     """
     groups = spec.select_groups(totals.test or {}) or ("all",)
     table = Table(title=title, show_header=True, title_justify="left")
@@ -382,6 +369,8 @@ def build_final_table(
         "updates admitted per round",
         *_format_admitted(totals, spec, groups, admission_counts or {}),
     )
+    if failed:
+        table.add_row("clients failed", *("",) * (len(groups) - 1), failed)
     for name, text in _list_run_statistics(totals, spec, privacy or {}, admission_counts or {}):
         table.add_row(name, *("",) * (len(groups) - 1), text)  # of no group: in the last column
     return table

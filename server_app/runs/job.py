@@ -191,8 +191,10 @@ def run_overrides(overrides: tuple[str, ...], directory: Path) -> None:
 def run_in_process(composed: "ComposedConfig", output_dir: str) -> None:
     """Run the rounds and the ClientApp in this process."""
     from client_app.app import app as client_app
+    from client_app.training.failure_log import FAILURE_LOG
     from server_app.engines.in_process import InProcessGrid
 
+    FAILURE_LOG.clear()  # this process may have run another job
     nodes = composed.settings.engine.num_supernodes or 1
     _run_rounds(InProcessGrid(client_app, composed.run_config, nodes), composed, output_dir)
 

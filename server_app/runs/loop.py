@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedquorum import ComposedStrategy
-from fedquorum.errors import RunError, SettingsError
+from fedquorum.errors import SettingsError
 from fedquorum.flower.codec import decode_arrays, encode_arrays
 from fedquorum.records.callback import RunCallback
 from fedquorum.records.checkpoint import Checkpoint, CheckpointStore
@@ -52,6 +52,7 @@ from server_app.runs.display import (
     RunTotals,
     build_final_table,
 )
+from server_app.runs.failures import FailureWatch
 from server_app.runs.first_lines import list_evaluated_groups, list_first_lines
 from server_app.runs.model_card import ModelCardWriter, describe_class
 from server_app.runs.next_commands import format_next_commands
@@ -163,21 +164,21 @@ def run_rounds(
             all_evaluated=settings.evaluation.clients == "all",
             hooks=strategy.rules.hooks,
         )
+        watch = FailureWatch(strategy, stops=isinstance(grid, InProcessGrid))
         runner = Runner(strategy, records, callbacks, build_record, to_run, arrays, decode_arrays)
         try:
             if to_run.start == 1:
                 save_population(names=names)
-            earlier = runner.start()
-            card.add_rounds(earlier)
-            totals = reduce(RunTotals.add_round, earlier, RunTotals())
+            totals = _start(runner, card, watch)
             with Display(console, settings.rounds, _get_title(settings), spec, totals) as display:
-                callbacks.append(display)  # last: the records of a round that it shows are written
+                # Last: the records of a round that they show, or that ends the run, are written.
+                callbacks += [display, watch]
                 runner.run(strategy.build_waiting_grid(grid), lambda: encode_scales(scales))
         finally:
             _save_models(runner)
             card.save()
+        watch.check_end()
         _stop_early(records, settings, to_run, console)
-        _check_any_update(display, trains_local_models=strategy.rules.trains_local_models)
     console.print(
         build_final_table(
             display.totals,
@@ -185,39 +186,30 @@ def run_rounds(
             spec,
             None if ledger is None else ledger.facts,
             records.admission_counts,
+            failed=watch.format_row(),
         )
     )
-    _print_lines(
-        console,
-        [f"Results in {records.directory}", format_next_commands(records.directory, [settings])],
+    final_lines = (
+        *watch.list_final_lines(),
+        f"Results in {records.directory}",
+        format_next_commands(records.directory, [settings]),
     )
+    _print_lines(console, final_lines)
     return records.directory
-
-
-def _check_any_update(display: Display, *, trains_local_models: bool) -> None:
-    """Refuse a run whose clients all failed: its model is the initial one.
-
-    Where each client trains a model of its own, no update is admitted to a common one. A run
-    without an update because no client was available, or none may change the model, is not wrong.
-
-    Raises
-    ------
-    RunError
-        The message has the last reason.
-    """
-    totals = display.totals
-    counted = totals.trained if trains_local_models else totals.admitted
-    if totals.broken and not counted:
-        raise RunError(
-            f"no client's update counted in any of {totals.rounds} rounds, so the model is the "
-            f"initial one; {display.last_problem or 'the reasons are in clients/'}"
-        )
 
 
 def _build_model(settings: Settings, data: FederatedData) -> tuple[ArrayRecord, str]:
     """Return the initial model as arrays, and the import path of its class."""
     model = build_model_for(settings, data)
     return encode_model(model), describe_class(model)
+
+
+def _start(runner: Runner, card: ModelCardWriter, watch: FailureWatch) -> RunTotals:
+    """Start the callbacks; let these count the earlier rounds, and return the totals of those."""
+    earlier = runner.start()
+    card.add_rounds(earlier)
+    watch.add_earlier(runner.records.directory, earlier)
+    return reduce(RunTotals.add_round, earlier, RunTotals())
 
 
 def _compute_round_range(settings: Settings, start: Checkpoint | None) -> range:

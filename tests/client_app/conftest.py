@@ -5,6 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from client_app.training.failure_log import FAILURE_LOG
+
+
+@pytest.fixture(autouse=True)
+def no_failures_from_before() -> None:
+    """Log every failure, as in a new run."""
+    FAILURE_LOG.clear()
+
 
 @pytest.fixture
 def no_node_from_before() -> Iterator[None]:

@@ -60,11 +60,11 @@ def describe_decision(
 
 def _format_lines(recorded: AuditInput, replayed: ReplayedRound, client: int) -> Iterator[str]:
     number, population, rules = replayed.record.round, replayed.population, replayed.rules
-    yield (
-        f"round {number}, client {recorded.run.client_names.format(client)} "
-        f"({'a' if client in population.priority else 'not a'} priority client), strategy "
-        f"{recorded.run.strategy}"
-    )
+    group = ""
+    if population.non_priority_clients:
+        group = f" ({'a' if client in population.priority else 'not a'} priority client)"
+    name = recorded.run.client_names.format(client)
+    yield f"round {number}, client {name}{group}, strategy {recorded.run.strategy}"
     if client not in population.clients:
         yield f"asked: no; it joined in round {recorded.joined_rounds[client]}"
         return

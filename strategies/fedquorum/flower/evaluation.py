@@ -3,12 +3,8 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from logging import WARNING
-
-from flwr.common.logger import log
 
 from ..errors import RunError
-from ..records.client_names import NO_NAMES, ClientNames
 from ..rules.composition import RuleSet
 from ..rules.decisions import ClientEvaluation, compute_priority_objective
 from ..rules.hooks import Candidates
@@ -115,17 +111,25 @@ def _select_objective_clients(
     return tuple(k for k in population.priority_clients if available is None or k in available)
 
 
+ReportProblem = Callable[[int, str], object]
+"""Receives a client, and why its evaluation is unusable."""
+
+
+def ignore_problem(_client: int, _problem: str) -> None:
+    """Report nothing."""
+
+
 def select_usable_evaluations(
     results: ReplyResults[EvaluateResult],
     *,
     any_weight: bool = False,
     metric: str = "accuracy",
-    names: ClientNames = NO_NAMES,
+    report: ReportProblem = ignore_problem,
 ) -> dict[int, EvaluateResult]:
-    """Return the usable evaluations by client; log why others are unusable.
+    """Return the usable evaluations by client; report why others are unusable.
 
     With ``any_weight`` the amount of data may be any finite number >= 0. ``metric`` is the clients'
-    metric beside loss and accuracy, ``names`` the clients' names for the log.
+    metric beside loss and accuracy.
     """
     usable = {}
     for client in sorted({*results.by_client, *results.malformed}):
@@ -135,7 +139,7 @@ def select_usable_evaluations(
         if problem is None:
             usable[client] = results.by_client[client]
         else:
-            log(WARNING, "Client %s: unusable evaluation: %s", names.format(client), problem)
+            report(client, problem)
     return usable
 
 
@@ -194,10 +198,10 @@ def build_client_evaluations(
     results: ReplyResults[EvaluateResult],
     population: Population,
     metric: str = "accuracy",
-    names: ClientNames = NO_NAMES,
+    report: ReportProblem = ignore_problem,
 ) -> tuple[ClientEvaluation, ...]:
     """Return the clients' evaluations; ``metric`` is the metric beside loss and accuracy."""
-    usable = select_usable_evaluations(results, metric=metric, names=names)
+    usable = select_usable_evaluations(results, metric=metric, report=report)
     return tuple(_build_evaluation(k, result, population) for k, result in usable.items())
 
 

@@ -17,9 +17,10 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from ..errors import RunError
 from ..records.checkpoint import Checkpoint, CheckpointStore, check_unchanged
+from ..records.failures import count_failures
 from ..records.legs import CHANGEABLE_DROP_IN_OPTIONS
 from ..records.provenance import RunInfo, find_commit, get_versions
-from ..records.reader import explain_not_a_run, read_manifest
+from ..records.reader import explain_not_a_run, load_run, read_manifest
 from ..records.round_record import build_round_record
 from ..records.run_dir import can_start_run, run_exists_error
 from ..records.runner import CheckpointWriter, Runner, resume_strategy
@@ -29,6 +30,7 @@ from ..records.writer import RunWriter
 from ..registry import to_builtins, to_settings
 from ..rules.state_arrays import StateArrays
 from .codec import decode_arrays, encode_arrays
+from .strategy import complete_result
 from .waiting_grid import is_flower_grid
 
 EXPERIMENT = ENGINE = "drop-in"
@@ -133,9 +135,11 @@ class RunRecorder:
             if is_flower_grid(grid):
                 grid = strategy.build_waiting_grid(grid)
             try:
-                return run.start(grid, initial_arrays, num_rounds, *args, **kwargs)
+                result = run.start(grid, initial_arrays, num_rounds, *args, **kwargs)
             finally:
                 run.runner.save_model()
+            _mark_if_failed(records, strategy)
+            return result
 
     def _find_checkpoint(self, settings: Mapping[str, Any]) -> Checkpoint | None:
         """Return the checkpoint from which to resume, None for a new run."""
@@ -233,7 +237,8 @@ class RecordingStrategy(Strategy):
         # Steps 1 and 2 of the first round come before Flower's loop, which sends no such messages.
         self.runner.open_round()
         self.runner.initial_evaluations = self._strategy.evaluate_initial(initial_arrays, grid)
-        return Strategy.start(*bound.args, **bound.kwargs)
+        result = Strategy.start(*bound.args, **bound.kwargs)
+        return complete_result(result, initial_arrays)
 
     def _wrap_evaluate(self, evaluate: EvaluateFn) -> EvaluateFn:
         def evaluate_fn(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -313,6 +318,19 @@ class RecordingStrategy(Strategy):
 
     def _get_state(self) -> StateArrays:
         return {**self._strategy.get_state(), **_encode_joined_rounds(self._joined_rounds)}
+
+
+def _mark_if_failed(records: RunWriter, strategy: Any) -> None:
+    """Mark a run in which clients failed and none trained as failed; its result is as it is."""
+    if records.admission_counts:
+        return
+    records.flush_and_get_offsets()
+    rounds = load_run(records.directory).rounds
+    counts = count_failures(records.directory, rounds)
+    if counts.nobody_trained:
+        text = counts.describe(len(rounds), strategy.client_names.format)
+        log(WARNING, "The run has failed: %s", text)
+        records.mark_failed(RunError(text))
 
 
 def _encode_joined_rounds(joined_rounds: Mapping[int, int]) -> StateArrays:

@@ -7,12 +7,10 @@ the updates, closes the round, lets the rules decide, and applies the decision.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from logging import WARNING
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
-from flwr.common.logger import log
 from numpy.typing import NDArray
 
 from ..rules.composition import RuleSet
@@ -405,14 +403,10 @@ def apply_round(
         decision = decision.reject(WEIGHT_EXCEEDS_BOUND)
     steps_anyway = mechanism is not None or (memory is not None and memory.steps_without_updates)
     if decision.report.is_empty and not steps_anyway:
-        if context.plan.clients and not context.plan.trains_local_model:
-            text = "Round %d: no update counted, the model stays the same"
-            log(WARNING, text, context.server_round)
         return AppliedRound(None, decision, optimizer_state)
     updates = None if memory is None else memory.get_update_memory(context.model, population)
     step = step_model(context, results, decision, rules, optimizer_state, memory=updates)
     if step.model is None:
-        log(WARNING, "Round %d: %s and stays", context.server_round, NOT_FINITE)
         return AppliedRound(None, decision.reject(NOT_FINITE), optimizer_state)
     if updates is not None:
         updates.store_updates(context.model, step.client_models)

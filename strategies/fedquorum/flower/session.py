@@ -1,6 +1,5 @@
 """Exchange messages with the nodes that host the selected clients."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from ..errors import ProtocolError
 from ..records.client_names import ClientNames
 from ..rules.composition import RuleSet
 from ..rules.decisions import ClientDecision, LateReply, RoundReport
+from ..rules.failures import FOUND_KEYS_PREFIX, FailureCounts, normalize_reason
 from ..rules.round import ClientOutcome
 from ..rules.selection.epsilon_gate import NO_LOSS
 from ..rules.types import IntArray, KnownWeights, Population
@@ -25,7 +25,6 @@ from ..server.exact_sum import ExactAccumulator, ExponentBins, PartialSums
 from ..server.quorum import ReplyCounter
 from ..server.virtual_clock import LATE_REASON, NO_REPLY_REASON, REPLY_STATUSES
 from .codec import (
-    FOUND_KEYS_PREFIX,
     EvaluateResult,
     NamedArrays,
     ProtocolMismatchError,
@@ -271,7 +270,6 @@ READ_AS_STANDARD = (
     "A reply is in FedQuorum's protocol, for one client, and counts as one in Flower's standard "
     f"form. For nodes of several clients, and clients that decide for themselves, {SET_FEDQUORUM}"
 )
-_NUMBER = re.compile(r"[-+]?(\d[\d.,e+-]*|\binf\b|\bnan\b)")
 
 
 class RoundLogger:
@@ -310,11 +308,37 @@ class RoundLogger:
             self._warn_about_rejected(rejected)
         for decision in unused:
             if decision not in rejected:
-                name = names.format(decision.client)
-                log(INFO, "\t> Client %s %s: %s", name, decision.status, decision.reason)
+                self._log_unused(decision, names)
         usable = any(decision.num_examples is not None for decision in report.decisions)
         if report.server_round == 1 and not usable:
             self._stop_if_malformed(rejected, results)
+
+    def log_unchanged_model(self, report: RoundReport, names: ClientNames) -> None:
+        """Warn that a round left the model the same, once for each set of reasons."""
+        failures = FailureCounts()
+        failures.add_round(report.decisions, trained=0, refused=report.rejection_reason)
+        kinds = ", ".join(sorted(failures.failures))
+        if f"no update: {kinds}" in self._warned:
+            return
+        self._warned.add(f"no update: {kinds}")
+        text = f"Round {report.server_round}: no update counted, the model stays the same"
+        log(WARNING, f"{text}; {failures.format(names.format)}" if kinds else text)
+
+    def log_evaluation_problem(self, client: str, problem: str) -> None:
+        """Warn that a client's evaluation is unusable, once for each problem."""
+        kind = f"evaluation: {normalize_reason(problem)}"
+        if kind not in self._warned:
+            self._warned.add(kind)
+            log(WARNING, "Client %s: unusable evaluation: %s", client, problem)
+
+    def _log_unused(self, decision: ClientDecision, names: ClientNames) -> None:
+        """Log why a client's update does not count; a new failure as a warning."""
+        level = INFO
+        if decision.status == "failed" and normalize_reason(decision.reason) not in self._warned:
+            self._warned.add(normalize_reason(decision.reason))
+            level = WARNING
+        name = names.format(decision.client)
+        log(level, "\t> Client %s %s: %s", name, decision.status, decision.reason)
 
     def _log_loss_key(self, report: RoundReport, results: ReplyResults[TrainResult]) -> None:
         """Log the key of the loss, or warn that the gate has no loss to compare."""
@@ -334,8 +358,8 @@ class RoundLogger:
 
     def _warn_about_rejected(self, rejected: list[ClientDecision]) -> None:
         """Log how many replies are rejected for each reason; the first time as a warning."""
-        for reason, count in Counter(_normalize_reason(d.reason) for d in rejected).items():
-            example = next(d.reason for d in rejected if _normalize_reason(d.reason) == reason)
+        for reason, count in Counter(normalize_reason(d.reason) for d in rejected).items():
+            example = next(d.reason for d in rejected if normalize_reason(d.reason) == reason)
             level = INFO if reason in self._warned else WARNING
             self._warned.add(reason)
             log(level, "\t> %d updates rejected: %s", count, example)
@@ -357,11 +381,6 @@ class RoundLogger:
         if text not in self._logged:
             self._logged.add(text)
             log(level, text)
-
-
-def _normalize_reason(reason: str | None) -> str:
-    """Return a reason without its numbers, the same for each client and round."""
-    return _NUMBER.sub("#", (reason or "").partition(FOUND_KEYS_PREFIX)[0])
 
 
 MAX_OVERHEAD_FACTOR = 2
@@ -637,8 +656,18 @@ class NodeSession:
             return "late", LATE_REASON
         return "failed", NO_REPLY_REASON
 
-    def log_round(self, report: RoundReport, results: ReplyResults[TrainResult]) -> None:
-        """Log the result of a round if no records are kept.
+    def log_evaluation_problem(self, client: int, problem: str) -> None:
+        """Warn that a client's evaluation is unusable."""
+        self._logger.log_evaluation_problem(self.registry.names.format(client), problem)
+
+    def log_round(
+        self,
+        report: RoundReport,
+        results: ReplyResults[TrainResult],
+        *,
+        is_unchanged: bool = False,
+    ) -> None:
+        """Log the result of a round if no records are kept, and whether the model stays the same.
 
         Raises
         ------
@@ -655,6 +684,8 @@ class NodeSession:
             )
         if not self.communication.is_native:
             self._logger.log_round(report, results, self.registry.names)
+        if is_unchanged:
+            self._logger.log_unchanged_model(report, self.registry.names)
 
 
 def _get_rule_name(weighting: Weighting[Any]) -> str:

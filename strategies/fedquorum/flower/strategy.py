@@ -265,7 +265,8 @@ class ComposedStrategy(Strategy):
         if is_flower_grid(grid):
             grid = self.build_waiting_grid(grid)
         self.evaluate_initial(initial_arrays, grid)
-        return super().start(grid, initial_arrays, *args, **kwargs)
+        result = super().start(grid, initial_arrays, *args, **kwargs)
+        return complete_result(result, initial_arrays)
 
     # --- training ----------------------------------------------------------------------------
 
@@ -367,7 +368,9 @@ class ComposedStrategy(Strategy):
             simulated_seconds=closing.clock.now if communication.virtual_clock else None,
         )
         self._step_result = replace(self._step_result, last_report=report)
-        session.log_round(decision.report, results)
+        plan = context.plan
+        is_unchanged = bool(applied.model is None and plan.clients and not plan.trains_local_model)
+        session.log_round(decision.report, results, is_unchanged=is_unchanged)
         contents = [results.contents[k] for k in decision.clients]
         metrics = communication.aggregate_train_metrics(decision.report, contents)
         return None if applied.model is None else encode_arrays(applied.model), metrics
@@ -403,7 +406,9 @@ class ComposedStrategy(Strategy):
         """Store the evaluations and F(w_{t+1}), which the next round broadcasts."""
         if not self.communication.is_native:
             results = self._session.collect_evaluate_results(replies, server_round)
-            usable = select_usable_evaluations(results, any_weight=True, names=self.client_names)
+            usable = select_usable_evaluations(
+                results, any_weight=True, report=self._session.log_evaluation_problem
+            )
             return self.communication.aggregate_evaluate_metrics(
                 [results.contents[k] for k in usable]
             )
@@ -426,7 +431,8 @@ class ComposedStrategy(Strategy):
         model = f"the model after round {server_round}" if server_round else "the first model"
         nodes, expected = session.clients_by_node, self._evaluation_clients
         check_evaluation(results, nodes, expected, model=model, metric=metric)
-        evaluations = build_client_evaluations(results, self.population, metric, self.client_names)
+        report = session.log_evaluation_problem
+        evaluations = build_client_evaluations(results, self.population, metric, report)
         self._state = self._state.with_evaluations(self.rules, evaluations)
         return evaluations
 
@@ -492,6 +498,16 @@ class ComposedStrategy(Strategy):
             for node, request in requests.items()
         }
         return session.build_messages(contents, MessageType.EVALUATE, server_round, user_config)
+
+
+def complete_result(result: Result, initial_arrays: ArrayRecord) -> Result:
+    """Return a result with a model: the initial one if no update ever counted.
+
+    Flower's result has no arrays then, and a program that saves them would save nothing.
+    """
+    if not result.arrays:
+        result.arrays = initial_arrays
+    return result
 
 
 def _should_read_once(kind: type[Strategy]) -> bool:

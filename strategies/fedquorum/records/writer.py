@@ -203,6 +203,10 @@ class RunWriter(RunCallback):
         """
         self._finish("interrupted")
 
+    def mark_failed(self, error: RunError) -> None:
+        """Finish as failed, unless finished already, for a program that goes on all the same."""
+        self._finish("failed", f"{type(error).__name__}: {error}")
+
     def _finish(self, status: str, error: str | None = None) -> RunError | None:
         """Close all files and set the final status; return the first error, if any."""
         with defer_signals(), self._lock:

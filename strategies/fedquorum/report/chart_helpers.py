@@ -63,6 +63,26 @@ def select_tested_groups(methods: Sequence[PlottedMethod]) -> tuple[str, ...]:
     return tuple(name for name in names if name in tested)
 
 
+def has_other_clients(methods: Sequence[PlottedMethod]) -> bool:
+    """Return whether a run has clients without priority; yes if it has no record of its clients.
+
+    Raises
+    ------
+    RunError
+        If the record is damaged.
+    """
+    return any(_has_other_clients(method.first_run) for method in methods)
+
+
+def _has_other_clients(run: Run) -> bool:
+    if not (run.directory / POPULATION_FILE).is_file():
+        return True
+    table = read_population(run.directory)
+    names = [name for name in ("priority", "held_out") if name in table.column_names]
+    rows = table.select(names).to_pylist()
+    return any(not row["priority"] and not row.get("held_out") for row in rows)
+
+
 def name_tested_models(methods: Sequence[PlottedMethod]) -> Mapping[str, str]:
     """Return display names of the tested groups, and of the mean model if it was tested."""
     names = {clients: format_group_label(clients) for clients in select_tested_groups(methods)}

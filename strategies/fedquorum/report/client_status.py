@@ -57,6 +57,7 @@ class ClientStatusTable:
         if (run.directory / POPULATION_FILE).is_file():
             self._add_population(read_population(run.directory).to_pandas())
         self.table = self.table.sort_index()
+        self._has_others = not self.table["priority"].astype(bool).all()
         self._late = {reply.client: reply for one in run.rounds for reply in one.late_replies}
 
     def _add_population(self, population: Any) -> None:
@@ -109,7 +110,7 @@ class ClientStatusTable:
         reply = self._late.get(client)
         return (
             self._names.format(client),
-            "yes" if row["priority"] else "",
+            "yes" if row["priority"] and self._has_others else "",
             sanitize(row["status"]),
             _format_count(row["round"]) or "-",
             "" if pd.isna(row["reason"]) else sanitize(row["reason"]),

@@ -183,10 +183,7 @@ def _describe_shared_setup(experiment: Experiment) -> str:
     runs = [run for group in experiment.groups for run in group.counted_runs]
     populations = [_describe_population(run) for run in runs]
     descriptions = [
-        {
-            f"data {format_value('data.name', str(run.settings.get('data.name', '')))}"
-            for run in runs
-        },
+        {f"data {name}" for run in runs if (name := _format_option(run, "data"))},
         {text for text in populations if text},
         {format_value("model.name", str(run.settings.get("model.name", ""))) for run in runs},
         {f"{len(run.rounds)} rounds" for run in runs},

@@ -18,6 +18,7 @@ from .chart_helpers import (
     format_metric_label,
     format_sources,
     get_metric_bounds,
+    has_other_clients,
     name_tested_models,
     select_tested_groups,
 )
@@ -76,10 +77,15 @@ def build_training_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
         if panel
         for level in panel.reference_lines
     )
-    note = (
+    over = "the priority clients" if has_other_clients(methods) else "all clients"
+    broadcast = f"F(w), of {over}, is of the model broadcast in"
+    tests = (
         "Test metrics are of the model after the round, mean over the clients' test splits by "
-        "training data; F(w), of the priority clients, is of the model broadcast in it. Lines are "
-        "means over seeds, bands or bars one standard deviation to either side."
+        f"training data; {broadcast} it."
+    )
+    note = (
+        f"{tests if tested else f'{broadcast} the round.'} Lines are means over seeds, bands or "
+        "bars one standard deviation to either side."
     )
     return _build_chart(
         "training",

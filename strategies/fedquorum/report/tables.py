@@ -58,6 +58,13 @@ UNCOMPARED_SETTINGS = (*DATA_LOCATION_KEYS, "evaluation.requirement")
 """Settings in which compared runs may differ: a strategy may set the requirement itself."""
 
 
+MISSING = "-"
+"""The cell of a number that the records lack."""
+
+NUM_NAME_COLUMNS = 3
+"""The first columns of a table of numbers: the method, its clients or rounds, and its seeds."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A table row: the metrics of one group of runs on one group of clients.
@@ -360,6 +367,8 @@ def build_costs_table(rows: Sequence[Row], title: str) -> TextTable:
         "simulated_seconds": "simulated seconds, all rounds",
     }
     shown = {name: text for name, text in headings.items() if _has_metric(rows, name)}
+    if not has_inclusion(rows):
+        shown.pop("theta", None)
     return TextTable(
         title=f"{title}: admissions and costs",
         headings=("method", "seeds", "rounds", *shown.values()),
@@ -390,7 +399,38 @@ def build_experiment_tables(
         build_privacy_table(groups, title),
         build_settings_table(groups, title),
     )
-    return tuple(table for table in tables if table.rows)
+    measured = (_drop_empty_columns(table) for table in tables)
+    return tuple(table for table in measured if table.rows)
+
+
+def _drop_empty_columns(table: TextTable) -> TextTable:
+    """Leave out what no row has, and all rows of a table that has nothing but names.
+
+    The records of a drop-in strategy have no test metrics.
+    """
+    kept = [
+        index
+        for index in range(len(table.headings))
+        if index < NUM_NAME_COLUMNS or any(row[index] != MISSING for row in table.rows)
+    ]
+    if len(kept) == len(table.headings):
+        return table
+    rows = table.rows if len(kept) > NUM_NAME_COLUMNS else ()
+    return TextTable(
+        table.title,
+        tuple(table.headings[index] for index in kept),
+        tuple(tuple(row[index] for index in kept) for row in rows),
+    )
+
+
+def has_inclusion(rows: Iterable[Row]) -> bool:
+    """Return whether a gate, or clients without priority, could make theta differ from 1."""
+    return any(
+        record.epsilon is not None or (record.inclusion_mass or 0.0) > 0.0
+        for row in rows
+        for run in row.group.counted_runs
+        for record in run.rounds
+    )
 
 
 def build_privacy_table(groups: Sequence[Group], title: str) -> TextTable:
@@ -468,7 +508,7 @@ def _format_range(numbers: tuple[int, int]) -> str:
 def format_cell(statistic: Statistic | None, name: str, metric: str, separator: str = " ") -> str:
     """Format "mean ± sd" in the units of the headings."""
     if statistic is None:
-        return "-"
+        return MISSING
     factor, digits = _get_unit(name, metric)
     # An error of a target such as 1e-9 has no digit among three decimals.
     is_error = name in _SCORES and factor == 1
@@ -494,7 +534,7 @@ def _format_error(value: float, digits: int) -> str:
 def _format_difference_cell(pair: MethodDifference, name: str) -> str:
     above, seeds = pair.count_above(name)
     if seeds == 0:
-        return "-"
+        return MISSING
     text = format_cell(pair.compute_statistic(name), name, pair.one.group.metric)
     return f"{text} ({above}/{seeds})"
 
@@ -522,20 +562,34 @@ def build_overview_table(rows: Sequence[Row]) -> Table:
     table = Table(
         title="Runs, mean ± standard deviation over seeds", title_justify="left", show_lines=True
     )
-    table.add_column("experiment\nmethod", overflow="fold", max_width=MAX_METHOD_WIDTH)
-    table.add_column("clients", no_wrap=True)
-    for heading in (f"test\n{_format_metric_heading(rows)}", "worst\nclient"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("runs", no_wrap=True)
-    for heading in ("worst\n10 %", "Gini, %", "updates\nper round", "theta_T"):
-        table.add_column(heading, justify="right", no_wrap=True)
     by_group: dict[int, list[Row]] = {}
     for row in rows:
         by_group.setdefault(id(row.group), []).append(row)
     several = _format_metric_heading(rows) == MIXED_METRICS
-    for same in by_group.values():
-        table.add_row(*_format_overview_cells(same, show_metric=several))
+    lines = [[*_format_overview_cells(same, show_metric=several)] for same in by_group.values()]
+    headings = (
+        *("experiment\nmethod", "clients", f"test\n{_format_metric_heading(rows)}"),
+        *("worst\nclient", "runs", "worst\n10 %", "Gini, %", "updates\nper round", "theta_T"),
+    )
+    kept = [
+        index
+        for index, heading in enumerate(headings)
+        if (heading != "theta_T" or has_inclusion(rows))
+        and not (lines and all(_is_missing(line[index]) for line in lines))
+    ]
+    for heading in (headings[index] for index in kept):
+        if heading == headings[0]:
+            table.add_column(heading, overflow="fold", max_width=MAX_METHOD_WIDTH)
+        else:
+            is_text = heading in {"clients", "runs"}
+            table.add_column(heading, justify="left" if is_text else "right", no_wrap=True)
+    for line in lines:
+        table.add_row(*(line[index] for index in kept))
     return table
+
+
+def _is_missing(cell: str) -> bool:
+    return all(line == MISSING for line in cell.split("\n"))
 
 
 def _format_metric_heading(rows: Sequence[Row]) -> str:

@@ -33,8 +33,10 @@ click all others; hovering shows the numbers.</p>
 <p class="lead">{{ sentences | join(" ") }}</p>
 {%- endfor %}
 <div class="first">{{ table(one.first) }}</div>
+{%- if "mean by data" in one.first.headings %}
 <p class="note">Mean by data: weighted by the clients' training rows. Average: every client counts once. Worst and
 best 10 %: averages of these clients, at least one. Gini: 0 % if all clients have the same value.</p>
+{%- endif %}
 {%- if one.data %}
 <h3>Data</h3>
 <dl>

@@ -40,6 +40,8 @@ NOT_FINITE = "the model would not be finite"
 NOT_SOLVED = "the weights were not found"
 WEIGHT_EXCEEDS_BOUND = "an update would count for more than the noise is made for"
 
+NO_PRIORITY_UPDATE = "no priority client's update arrived, so p_k is undefined"
+
 REJECTION_REASONS = (NOT_FINITE, NOT_SOLVED, WEIGHT_EXCEEDS_BOUND)
 """Reasons to reject a whole round."""
 
@@ -366,7 +368,7 @@ def admit(
     if plan.epsilon is None or fixed or updates.priority.any():
         return admission
     n = len(updates.client)
-    return Admission(np.zeros(n), ("no priority client's update arrived, so p_k is undefined",) * n)
+    return Admission(np.zeros(n), (NO_PRIORITY_UPDATE,) * n)
 
 
 def update_admitted_fractions(

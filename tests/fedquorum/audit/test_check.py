@@ -112,13 +112,13 @@ def test_rounds_whose_weights_exceed_the_bound_are_rejected_and_reported(
     """The audit finds no mismatch if weights exceed a rule's stated bound."""
     monkeypatch.setattr(AverageAll, "compute_max_share", lambda *_: 1e-9)
     overrides = ("strategy=average_all", "privacy=dp_fixed_server", "rounds=2")
-    with pytest.raises(RunError, match=r"no client's update counted in any of 2 rounds"):
+    with pytest.raises(RunError, match=r"no client trained .*: an update would count for more"):
         make_real_run(tmp_path / "run", *overrides)
     monkeypatch.undo()
     found = audit_run(tmp_path / "run")
     assert [str(problem) for problem in found.mismatches] == []
     rounds = list(replay_rounds(read_audit_input(tmp_path / "run")))
-    assert [replayed.refusal for replayed in rounds] == [WEIGHT_EXCEEDS_BOUND] * 2
+    assert [replayed.refusal for replayed in rounds] == [WEIGHT_EXCEEDS_BOUND]
     assert all(replayed.decision.report.is_empty for replayed in rounds)
 
 

@@ -15,6 +15,7 @@ from fedquorum.rules.participation import PARTICIPATIONS
 from fedquorum.rules.server_optimizer import SERVER_OPTIMIZERS
 from fedquorum.server.virtual_clock import LATE_REASON
 
+from tests.builders_runs import make_client_overrides, run_here
 from tests.fedquorum.audit.runs import CONFIGURATIONS, PARTS
 from tests.fedquorum.records.made import write_table
 
@@ -40,6 +41,20 @@ def test_the_explained_weight_is_the_recorded_one(runs: Callable[[str], Path], n
         assert "weight: at most robustness.max_weight = 0.05" in formula
     else:
         assert f"= {row['weight']:.6g}" in formula
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedau", "aaggff_s", "average_all", "term"])
+def test_priority_is_no_word_of_a_run_in_which_all_have_it(name: str, tmp_path: Path) -> None:
+    """Neither of who trains nor of a weight: there are no other clients."""
+    run_here(
+        tmp_path / "run",
+        *("data=synth", *make_client_overrides(4, 2), "data.priority=all"),
+        *(f"strategy={name}", "rounds=2"),
+    )
+    lines = describe_decision(read_audit_input(tmp_path / "run"), 1, 2)
+    assert lines[0] == f"round 2, client 1, strategy {name}"
+    assert lines[-1].startswith("weight recorded: 0.")
+    assert not [line for line in lines if "priority" in line or "over P" in line]
 
 
 def test_fedaligns_gate_is_explained(runs: Callable[[str], Path]) -> None:

@@ -1,8 +1,10 @@
 """Run records of drop-in strategies: equal to the app's, replayed by the audit, and resumed."""
 
 import json
+import logging
 import math
 import random
+import re
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -1020,3 +1022,41 @@ def test_rates_by_id_and_priority_are_restored(tmp_path: Path) -> None:
         KnownStatistics(probabilities=rates, resume_from=tmp_path / "run"),
         make_grid(make_standard_app(), 3),
     )
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_run_in_which_nobody_trained_has_failed(
+    resumed: bool,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its result has the initial model for the program; a resumed run counts all rounds."""
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+
+    def fail(client: int) -> dict[str, Any]:
+        raise RuntimeError(f"no GPU at {client}")
+
+    run, grid = tmp_path / "run", make_grid(make_standard_app(fail), K)
+    if resumed:
+        with pytest.raises(KeyboardInterrupt):
+            FedAvg(records=run).start(
+                grid, encode_arrays(MODEL), num_rounds=3, evaluate_fn=make_interruption(1)
+            )
+    strategy = make_strategy("FedAvg", **{"resume_from" if resumed else "records": run})
+    result = strategy.start(grid, encode_arrays(MODEL), num_rounds=3)
+    assert decode_arrays(result.arrays)["w"].tolist() == MODEL["w"].tolist()
+    loaded = load_run(run)
+    assert (loaded.status, len(loaded.rounds)) == ("failed", 3)
+    reason = rf"RuntimeError: no GPU at \d \({K} clients, such as 0, {3 * K} times\)"
+    text = f"no client trained with success in any of 3 rounds, so the model .*: {reason}"
+    assert re.fullmatch(f"RunError: {text}", loaded.error)
+    assert re.search(f"The run has failed: {text}", caplog.text)
+
+
+def test_a_run_whose_clients_have_no_data_has_not_failed(tmp_path: Path) -> None:
+    """They trained, and no rule gives them a weight."""
+    run = tmp_path / "run"
+    app = make_standard_app(lambda _: {"num-examples": 0, "loss": 1.0})
+    FedAvg(records=run).start(make_grid(app, K), encode_arrays(MODEL), num_rounds=1)
+    assert load_run(run).status == "completed"

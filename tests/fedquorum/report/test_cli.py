@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+from fedquorum import FedAvg
+from fedquorum.flower.codec import encode_arrays
 from fedquorum.records import provenance
 from fedquorum.report import matplotlib_charts
 from fedquorum.report.chart_spec import Chart, LineChart
@@ -24,6 +26,8 @@ from fedquorum.report.seed_groups import (
 from fedquorum.report.tables import build_overview_table, summarize_groups
 from matplotlib.figure import Figure
 
+from tests.builders_flower import MODEL, make_grid, make_standard_app
+from tests.builders_runs import make_client_overrides, run_here
 from tests.fedquorum.records.made import (
     load_all,
     make_accuracy,
@@ -450,3 +454,36 @@ def test_a_metric_missing_from_the_last_evaluation_is_nan(tmp_path: Path) -> Non
     assert math.isnan(get_last_test_metric(run, "all", "gini"))
     assert get_last_test_metric(run, "all", "average") == math.inf
     assert get_last_test_metric(run, "all", "accuracy") == 0.5
+
+
+def test_the_page_of_a_run_without_other_clients_does_not_speak_of_priority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All clients have it, so that the word says nothing; only the settings name it."""
+    monkeypatch.chdir(tmp_path)
+    overrides = ("data=synth", *make_client_overrides(3, 2), "data.priority=all")
+    run_here(tmp_path / "run", *overrides, "strategy=fedavg", "rounds=2")
+    main(["run"])
+    page = re.sub(
+        r"<code>.*?</code>", "", (tmp_path / "report/report.html").read_text(), flags=re.DOTALL
+    )
+    text = read_page_text(page)
+    assert "F(w), of all clients, is of the model broadcast in it." in text
+    assert "priority" not in text
+    assert "theta" not in text
+
+
+def test_the_page_of_a_drop_in_run_has_no_empty_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has what its records have: no test metrics, and no data of a known name."""
+    monkeypatch.chdir(tmp_path)
+    strategy = FedAvg(records=tmp_path / "run")
+    strategy.start(make_grid(make_standard_app(), 4), encode_arrays(MODEL), num_rounds=2)
+    main(["run"])
+    text = read_page_text((tmp_path / "report/report.html").read_text())
+    assert "4 clients, 2 rounds." in text
+    assert "Data ," not in text
+    for absent in ("Mean by data", "test accuracy", "Test metrics", "Gini", "theta_T"):
+        assert absent not in text
+    assert "updates admitted a round" in text

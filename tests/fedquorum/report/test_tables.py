@@ -22,7 +22,9 @@ from fedquorum.report.tables import (
     TextTable,
     build_costs_table,
     build_differences_table,
+    build_experiment_tables,
     build_fairness_table,
+    build_overview_table,
     build_settings_table,
     build_summary_table,
     compute_method_differences,
@@ -361,6 +363,49 @@ def test_costs_are_listed_once_per_method(tmp_path: Path) -> None:
     (row,) = (read_cells(row, table.headings) for row in table.rows)
     assert row["MB a round, both ways"] == "2.000"
     assert "theta_T" not in row
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"theta": 1.0, "inclusion_mass": 0.0, "epsilon": None}, False),
+        ({"theta": 0.8, "inclusion_mass": 0.25, "epsilon": None}, True),
+        ({"theta": 1.0, "inclusion_mass": 0.0, "epsilon": 0.2}, True),
+    ],
+    ids=["all have priority", "others count", "a gate"],
+)
+def test_theta_is_a_column_where_it_can_differ_from_1(
+    tmp_path: Path, fields: dict[str, Any], *, expected: bool
+) -> None:
+    """For a rule without priority it is 1 by definition."""
+    make_run(tmp_path / "run", [make_round_line(1, **fields)])
+    rows = summarize_groups(group_runs(load_all(tmp_path)))
+    assert ("theta_T" in build_costs_table(rows, "x").headings) is expected
+    overview = build_overview_table(rows)
+    assert ("theta_T" in [column.header for column in overview.columns]) is expected
+
+
+def test_what_no_row_has_is_left_out(tmp_path: Path) -> None:
+    """The records of a drop-in strategy have no test metrics, and its report no such tables."""
+    make_run(tmp_path / "run", [make_round_line(1, test=None)])
+    groups = group_runs(load_all(tmp_path))
+    rows = summarize_groups(groups)
+    tables = build_experiment_tables(groups, rows, (), "x")
+    assert [table.title for table in tables] == ["x: admissions and costs"]
+    assert "-" not in {cell for row in tables[0].rows for cell in row}
+    headings = [str(column.header) for column in build_overview_table(rows).columns]
+    assert headings[:4] == ["experiment\nmethod", "clients", "runs", "updates\nper round"]
+
+
+def test_a_column_that_one_row_has_stays(tmp_path: Path) -> None:
+    """The others have a dash in it."""
+    summarize_methods(tmp_path, fedavg=(0.5,))
+    make_run(tmp_path / "other", [make_round_line(1, test=None)], strategy="fedau")
+    groups = group_runs(load_all(tmp_path))
+    rows = list(summarize_groups(groups))
+    first = build_experiment_tables(groups, rows, (), "x")[0]
+    cells = {row[0]: read_cells(row, first.headings)["mean by data"] for row in first.rows}
+    assert cells == {"FedAvg": "50.00", "FedAU": "-"}
 
 
 # --- untrusted texts --------------------------------------------------------------------------

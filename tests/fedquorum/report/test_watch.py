@@ -391,6 +391,14 @@ def test_the_last_status_of_each_client(tmp_path: Path) -> None:
     assert "<b>" not in content
 
 
+def test_priority_is_no_column_where_all_clients_have_it(tmp_path: Path) -> None:
+    """It would say nothing."""
+    run = make_running_run(tmp_path / "run", make_round_line(1))
+    write_part(run, 0, [{"round": 1, "client": k, "priority": True} for k in (0, 1)])
+    table = ClientStatusTable(load_run(run)).to_text_table("x")
+    assert table.headings == ("client", "status", "in round", "last trained")
+
+
 def test_the_page_shows_the_clients(tmp_path: Path, snapshot: Snapshot) -> None:
     """The clients' statuses are below the report's content."""
     run = make_running_run(tmp_path / "run", make_round_line(1), make_round_line(2))

@@ -198,21 +198,39 @@ def test_methods_that_do_not_fit_are_named_at_once(
     assert second.startswith("Left out: aaggff_s (strategy.fraction must be 1")
 
 
+NOT_FINITE_RULE = """
+import numpy as np
+from fedquorum.rules.types import AggregationWeights
+from fedquorum.rules.weighting import Weighting
+
+
+class NotFinite(Weighting[None]):
+    def init(self, population):
+        return None
+
+    def weigh(self, state, plan, updates, admitted_fraction):
+        return None, AggregationWeights(np.full(len(updates.client), np.nan))
+"""
+
+
 @pytest.mark.slow
 def test_a_method_that_fails_is_left_out(tmp_path: Path) -> None:
-    """The others are compared, and the result has the reason."""
+    """The others are compared, and the result has the reason; so if no client ever trains."""
+    (tmp_path / "rule.py").write_text(NOT_FINITE_RULE)
+    diverging = f"custom strategy.path={tmp_path / 'rule.py'}:NotFinite"
     words = (
         "goal=fairness",
-        "methods=[term,'custom strategy.path=nowhere.Rule']",
+        f"methods=[term,'custom strategy.path=nowhere.Rule','{diverging}']",
         "trials=0",
         "seeds=5",
-        "budget=20runs",
+        "budget=30runs",
     )
     folder = start_study((*SMALL, *words, f"output={tmp_path / 'study'}"))
     result = read_result(folder)
     reasons = {one["name"]: one["left_out"] for one in result["results"]}
     assert reasons["term"] == reasons["fedavg"] == ""
     assert "nowhere" in reasons["custom strategy.path=nowhere.Rule"]
+    assert ": no client trained with success in round 1, " in reasons[diverging]
     assert result["seeds"] == 5
     assert all(one["trials"] == [] for one in result["results"])
 

@@ -7,6 +7,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from ...errors import ProtocolError
+from ...rules.failures import FOUND_KEYS_PREFIX
 from ...sanitize import check_names
 from .arrays import select_records, view_arrays
 from .keys import (
@@ -34,9 +35,6 @@ WEIGHTED_BY_KEY, ACCURACY_KEY = NUM_EXAMPLES, ACCURACY
 
 LOSS_KEYS = (LOSS, "train_loss", "train-loss")
 """The default keys of the loss, in the order of preference."""
-
-FOUND_KEYS_PREFIX = "; found "
-"""The text before the keys found in a reply that lacks the required ones."""
 
 ARRAYRECORD_KEY, CONFIGRECORD_KEY = ARRAYS, CONFIG
 """The default names of the records in messages."""

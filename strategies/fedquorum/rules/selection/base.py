@@ -99,8 +99,9 @@ class Selection(Rule, ABC):
     ) -> str:
         """Return why a client was selected in round t, or why not."""
         if self.traits.selects_all or client in population.priority:
-            return self.sampling.explain(t, plan, client, self._describe_groups(t), population)
-        return f"no; {self._describe_groups(t)}"
+            groups = self._describe_groups(t, population)
+            return self.sampling.explain(t, plan, client, groups, population)
+        return f"no; {self._describe_groups(t, population)}"
 
     def explain_admission(self, trace: DecisionTrace, index: int) -> str:
         """Return the admitted fraction of an update, and the reason."""
@@ -108,10 +109,18 @@ class Selection(Rule, ABC):
         admitted = "whole" if fraction == 1.0 else f"a share of {fraction:.6g} of the update"
         return f"{admitted}; there is no gate"
 
-    def _describe_groups(self, t: int) -> str:
+    def _describe_groups(self, t: int, population: Population) -> str:
         """Return the eligible groups of clients in round t, in words."""
-        both = "clients with and without priority are eligible"
-        return both if self.traits.selects_all else "only priority clients are eligible"
+        if self.traits.selects_all or not population.non_priority_clients:
+            return self._describe_all(population)
+        return "only priority clients are eligible"
+
+    def _describe_all(self, population: Population) -> str:
+        """Say that all are eligible; priority is a word only where the two groups differ."""
+        is_sampled = self.sampling.fraction != 1.0 or self.sampling.priority_samples is not None
+        if is_sampled and population.non_priority_clients:
+            return "clients with and without priority are eligible"
+        return "all clients are eligible"
 
 
 @singledispatch

@@ -137,8 +137,9 @@ class Sampling:
                 f"{plan.replacement_sample.priority_data:.6g} each, from {seed}"
             )
         if self.fraction == 1.0:
-            return f"yes; {groups}, all of them"
-        return f"{answer}; {groups}, a fraction {self.fraction:g} of each group drawn from {seed}"
+            return f"yes; {groups}, and all of them are selected"
+        each = " of each group" if population.non_priority_clients else ""
+        return f"{answer}; {groups}, a fraction {self.fraction:g}{each} drawn from {seed}"
 
     def sample_fraction(
         self, clients: tuple[int, ...], rng: np.random.Generator, *, at_least: int

@@ -29,13 +29,13 @@ class WarmUpSelection(Selection, ABC):
         self, t: int, population: Population, plan: RoundPlan, client: int
     ) -> str:
         """Return why a client was selected in round t, or why not."""
-        groups = self._describe_groups(t)
+        groups = self._describe_groups(t, population)
         if t < self.num_warmup_rounds and client not in population.priority:
             return f"no; {groups}"
         return self.sampling.explain(t, plan, client, groups, population)
 
-    def _describe_groups(self, t: int) -> str:
-        if t < self.num_warmup_rounds:
+    def _describe_groups(self, t: int, population: Population) -> str:
+        if t < self.num_warmup_rounds and population.non_priority_clients:
             warmup = f"rounds 1 to {self.num_warmup_rounds} are warm-up"
             return f"{warmup}, in which only priority clients are eligible"
-        return "clients with and without priority are eligible"
+        return self._describe_all(population)

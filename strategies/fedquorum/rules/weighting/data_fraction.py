@@ -110,7 +110,9 @@ class DataFraction(Weighting[None]):
             f"{format_number(examples)}, the sum is {format_number(total)}: "
             f"c_k = {format_number(c)}"
         )
-        if weights.inclusion_mass is None:
+        # Without other clients and a gate, priority is no word of the rule, and A is always 0.
+        is_plain = trace.plan.epsilon is None and bool((updates.priority_weight == 1.0).all())
+        if weights.inclusion_mass is None or is_plain:
             return
         base = float((updates.priority_weight * updates.num_examples).sum())
         is_weighted = ((updates.priority_weight > 0) & (updates.priority_weight < 1)).any()

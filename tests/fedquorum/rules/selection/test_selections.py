@@ -96,8 +96,8 @@ def test_the_admitted_fraction_is_the_priority_weight() -> None:
 @pytest.mark.parametrize(
     ("rule", "client", "text"),
     [
-        (AllClients(), 3, "all of them"),
-        (PriorityOnly(), 2, "only priority clients are eligible, all of them"),
+        (AllClients(), 3, "all clients are eligible, and all of them are selected"),
+        (PriorityOnly(), 2, "only priority clients are eligible, and all of them are selected"),
         (PriorityOnly(), 3, "only priority clients are eligible"),
         (
             AllClients(Sampling(0.5, seed=1)),
@@ -114,11 +114,11 @@ def test_the_admitted_fraction_is_the_priority_weight() -> None:
             3,
             "rounds 1 to 2 are warm-up, in which only priority clients are eligible",
         ),
-        (AfterWarmup(), 3, "all of them"),
+        (AfterWarmup(), 3, "all clients are eligible, and all of them are selected"),
         (
             EpsilonGate(num_rounds=9, warmup_rounds=0),
             3,
-            "all of them",
+            "all clients are eligible, and all of them are selected",
         ),
     ],
 )
@@ -128,6 +128,27 @@ def test_the_reason_why_a_client_is_selected(rule: AllClients, client: int, text
     explanation = rule.explain_selection(0, POPULATION, plan, client)
     assert explanation.endswith(text)
     assert explanation.startswith("yes; " if client in plan.clients else "no; ")
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        AllClients(),
+        AllClients(Sampling(0.5, seed=1)),
+        PriorityOnly(),
+        AfterWarmup(num_rounds=20, warmup_fraction=0.1),
+        EpsilonGate(num_rounds=9, warmup_rounds=2),
+    ],
+)
+def test_priority_is_no_word_where_all_clients_have_it(rule: AllClients) -> None:
+    """Whoever runs FedAvg has no such clients."""
+    population = Population.from_size(4)
+    plan = rule.plan(0, population, ClientReports())
+    for client in population.clients:
+        explanation = rule.explain_selection(0, population, plan, client)
+        assert "; all clients are eligible, " in explanation
+        assert "priority" not in explanation
+        assert "group" not in explanation
 
 
 def test_the_table_has_all_selections() -> None:
