@@ -9,9 +9,10 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,10 @@ from server_app.provenance import SOURCE_ROOT
 COMPLETED_STATUS = "finished:completed"
 SUPERLINK_ENV = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}
 """The environment of a SuperLink that ``flwr run`` starts: this one has all dependencies."""
+
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
+NO_PROXIES = ("no_proxy", "no_grpc_proxy")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 OUR_LINE = "fedquorum: "
 """The start of the line of an error, which the ServerApp prints last."""
@@ -53,6 +58,7 @@ def submit_job(composed: ComposedConfig, output_dir: str) -> None:
         If the job was interrupted, after stopping the Flower run.
     """
     flwr, settings = _find_flwr(), composed.settings.engine
+    environment = build_environment(flwr, os.environ)
     if settings.superlink is None:
         check_ray_environment()
     run_config = make_paths_absolute(composed).run_config
@@ -67,10 +73,13 @@ def submit_job(composed: ComposedConfig, output_dir: str) -> None:
             print(f"{key} = {json.dumps(value, ensure_ascii=False)}", file=file, flush=True)
         run_id, last_line = _follow(
             [*command, "--run-config", file.name],
-            lambda run_id: _stop_run([flwr, "stop", run_id, *superlink], run_id, Path(output_dir)),
+            lambda run_id: _stop_run(
+                [flwr, "stop", run_id, *superlink], environment, run_id, Path(output_dir)
+            ),
+            environment,
         )
     status, details = _get_status(
-        [flwr, "list", *superlink, "--run-id", run_id, "--format", "json"]
+        [flwr, "list", *superlink, "--run-id", run_id, "--format", "json"], environment
     )
     if last_line.removeprefix(OUR_LINE).strip() not in details:
         print(last_line, end="", flush=True)
@@ -80,11 +89,47 @@ def submit_job(composed: ComposedConfig, output_dir: str) -> None:
 
 def _find_flwr() -> str:
     """Return the path of ``flwr``, if possible the one of this Python environment."""
-    beside = Path(sys.executable).with_name("flwr")
-    path = str(beside) if beside.exists() else shutil.which("flwr")
+    folders = dict.fromkeys((str(Path(sys.executable).parent), sysconfig.get_path("scripts")))
+    path = shutil.which("flwr", path=os.pathsep.join(folders)) or shutil.which("flwr")
     if path is None:
-        raise RunError("engine=flower needs Flower's command flwr on the PATH, which has none")
+        raise RunError(
+            f"engine=flower needs Flower's command flwr in {' or '.join(folders)} or on the PATH, "
+            "which have none: install flwr in the environment of this Python"
+        )
     return path
+
+
+def build_environment(flwr: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of ``flwr`` and of what it starts.
+
+    Flower looks for its other commands, such as flower-superlink, on the PATH. They are beside
+    ``flwr``, also if this process was started by its full path, as by cron or a notebook. A proxy
+    is for other hosts than this one, where the SuperLink and its processes talk to each other.
+    """
+    environment = {**SUPERLINK_ENV, **given, "PYTHONUNBUFFERED": "1"}
+    folders = [str(Path(flwr).absolute().parent), given.get("PATH") or os.defpath]
+    environment["PATH"] = os.pathsep.join(folders)
+    if _list_proxies(given):  # or else a system's own settings of proxies would no longer count
+        for name in NO_PROXIES:
+            lower, upper = given.get(name), given.get(name.upper())
+            if name == "no_proxy" or lower or upper:
+                environment[name] = _add_loopback(lower or upper or "")
+                environment[name.upper()] = _add_loopback(upper or lower or "")
+    return environment
+
+
+def _list_proxies(environment: Mapping[str, str]) -> list[str]:
+    """Return the variables that name a proxy."""
+    names = [name for lower in PROXIES for name in (lower, lower.upper())]
+    return [name for name in names if environment.get(name)]
+
+
+def _add_loopback(hosts: str) -> str:
+    """Return a list of hosts that are reached without a proxy, with this machine in it."""
+    known = [host.strip() for host in hosts.split(",") if host.strip()]
+    if "*" in known:
+        return hosts
+    return ",".join(dict.fromkeys((*known, *LOOPBACK)))
 
 
 def _find_app_folder() -> Path:
@@ -130,7 +175,9 @@ def _list_custom_files(settings: Settings) -> Iterator[tuple[str, str]]:
             yield f"{group}.path", f"{Path(file).expanduser().absolute()}:{name}"
 
 
-def _follow(command: list[str], stop: Callable[[str], None]) -> tuple[str, str]:
+def _follow(
+    command: list[str], stop: Callable[[str], None], environment: Mapping[str, str]
+) -> tuple[str, str]:
     """Run ``flwr run`` and print its output.
 
     An interruption calls ``stop``, because the run would otherwise continue.
@@ -146,11 +193,7 @@ def _follow(command: list[str], stop: Callable[[str], None]) -> tuple[str, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={
-            **SUPERLINK_ENV,
-            **os.environ,
-            "PYTHONUNBUFFERED": "1",
-        },
+        env=environment,
         start_new_session=True,  # Ctrl-C reaches this process only, which needs the run's id first
     ) as process:
         output = _FlowerOutput(process.stdout or ())
@@ -168,8 +211,20 @@ def _follow(command: list[str], stop: Callable[[str], None]) -> tuple[str, str]:
         print(output.last_line, end="", flush=True)
         raise RunError(
             f"flwr run started no run (exit status {process.returncode}); its message is above"
+            + _describe_proxies(environment)
         )
     return output.run_id, output.last_line
+
+
+def _describe_proxies(environment: Mapping[str, str]) -> str:
+    """Return what to know about proxies where no run could start; empty without any."""
+    proxies = _list_proxies(environment)
+    return (
+        f" ({proxies[0]} is set: where the SuperLink is not behind this proxy, add its host to "
+        f"no_proxy, which is {environment.get('no_proxy')})"
+        if proxies
+        else ""
+    )
 
 
 class _FlowerOutput:
@@ -200,9 +255,11 @@ class _FlowerOutput:
                     return
 
 
-def _stop_run(command: list[str], run_id: str, output_dir: Path) -> None:
+def _stop_run(
+    command: list[str], environment: Mapping[str, str], run_id: str, output_dir: Path
+) -> None:
     """Stop a run, and wait until its records are complete."""
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if result.returncode != 0:
         print(
             f"fedquorum: the Flower run {run_id} is still running, flwr stop failed: "
@@ -219,7 +276,7 @@ def _stop_run(command: list[str], run_id: str, output_dir: Path) -> None:
         time.sleep(0.1)
 
 
-def _get_status(command: list[str]) -> tuple[str, str]:
+def _get_status(command: list[str], environment: Mapping[str, str]) -> tuple[str, str]:
     with tempfile.TemporaryFile("w+") as errors:
         result = subprocess.run(
             command,
@@ -227,6 +284,7 @@ def _get_status(command: list[str]) -> tuple[str, str]:
             stderr=errors,
             text=True,
             check=False,
+            env=environment,
         )
     try:
         runs: list[dict[str, Any]] = json.loads(result.stdout)["runs"]
