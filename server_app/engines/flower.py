@@ -19,7 +19,9 @@ from typing import Any
 
 from fedquorum.contrib import collect_requirements
 from fedquorum.errors import RunError
+from fedquorum.io import lock_directory
 from fedquorum.records.run_dir import read_manifest_or_empty
+from fedquorum.records.safe_files import MANIFEST_FILE
 
 from client_app.simulation.ray_address import check_ray_environment
 from conf import ComposedConfig, Settings, compose_settings
@@ -28,7 +30,8 @@ from conf.schema.data import HfSettings
 from conf.schema.rules import get_requirement_settings, get_rule_settings
 from server_app.provenance import SOURCE_ROOT
 
-COMPLETED_STATUS = "finished:completed"
+ENDED_STATUS = "finished:"
+COMPLETED_STATUS = f"{ENDED_STATUS}completed"
 SUPERLINK_ENV = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}
 """The environment of a SuperLink that ``flwr run`` starts: this one has all dependencies."""
 
@@ -83,6 +86,8 @@ def submit_job(composed: ComposedConfig, output_dir: str) -> None:
     )
     if last_line.removeprefix(OUR_LINE).strip() not in details:
         print(last_line, end="", flush=True)
+    if not status.startswith(ENDED_STATUS):
+        raise RunError(_describe_lost_run(run_id, status, Path(output_dir).absolute()))
     if status != COMPLETED_STATUS:
         raise RunError(f"the Flower run {run_id} ended as {status}: {details or 'see its log'}")
 
@@ -214,6 +219,21 @@ def _follow(
             + _describe_proxies(environment)
         )
     return output.run_id, output.last_line
+
+
+def _describe_lost_run(run_id: str, status: str, directory: Path) -> str:
+    """Return what happened to a run whose output ended before the run, and how to go on."""
+    text = f"the connection to the SuperLink was lost while the Flower run {run_id} was {status}: "
+    if not (directory / MANIFEST_FILE).exists():
+        return f"{text}it had not begun; start the SuperLink again and repeat this command"
+    lock = lock_directory(directory)
+    if lock is None:  # a simulation does not need the SuperLink for its rounds
+        wait = "its process is still at work there: wait for its end, or end it, and then"
+    else:
+        os.close(lock)
+        wait = "the records there hold all complete rounds; when the SuperLink runs again,"
+    resume = shlex.join(["fedquorum", f"resume={directory}"])
+    return f"{text}its folder is {directory}; {wait} continue it with: {resume}"
 
 
 def _describe_proxies(environment: Mapping[str, str]) -> str:

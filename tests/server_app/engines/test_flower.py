@@ -10,12 +10,13 @@ import sysconfig
 import threading
 import time
 import tomllib
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from fedquorum.errors import RunError
+from fedquorum.records.run_dir import lock_run
 
 from conf import compose_settings
 from conf.compose import quote
@@ -341,3 +342,35 @@ def test_paths_of_custom_rules_and_models_are_absolute(
         compose_settings("", "strategy=custom strategy.path=a/b.py:C")
     ).settings
     assert asdict(single.strategy)["path"] == f"{tmp_path}/a/b.py:C"
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("absent", "it had not begun; start the SuperLink again and repeat this command"),
+        ("at work", "its process is still at work there: wait for its end, or end it, and then "),
+        ("dead", "the records there hold all complete rounds; when the SuperLink runs again, "),
+    ],
+)
+@pytest.mark.parametrize("status", ["running", None])
+def test_a_lost_superlink_is_one_line_with_the_command_to_go_on(
+    flwr: Path, state: str, expected: str, status: str | None
+) -> None:
+    """Flower's list says that the run is running, or nothing, for nobody reported its end."""
+    run = flwr / "run"
+    listed = {"status": status, "status-details": "N/A"} if status else {}
+    (flwr / "status.json").write_text(json.dumps(listed))
+    if state == "absent":
+        (run / "manifest.json").unlink()
+    with ExitStack() as stack:
+        if state == "at work":
+            stack.callback(os.close, lock_run(run))
+        with pytest.raises(RunError) as caught:
+            submit_job(compose_settings("", "engine=flower"), str(run))
+    begin = (
+        "the connection to the SuperLink was lost while the Flower run 77 was "
+        f"{status or 'unknown'}: "
+    )
+    command = f"continue it with: fedquorum resume={run}"
+    place = "" if state == "absent" else f"its folder is {run}; "
+    assert str(caught.value) == f"{begin}{place}{expected}{'' if state == 'absent' else command}"
