@@ -6,8 +6,19 @@
 #   READY       file that is created when all keys are registered
 #   CONNECTION  the SuperLink's name in $FLWR_HOME/config.toml; deployment
 set -eu
-: "${NODES:?must be the file of client ids and public keys}"
-: "${READY:?must be the path of a file to be made when all keys are registered}"
+fail() {  # one line, before anything starts
+  echo "$(basename "$0"): $1" >&2
+  exit 2
+}
+
+need_file() {  # NAME PATH WHAT
+  [ -n "$2" ] || fail "$1 must be $3, got nothing (set $1=PATH)"
+  [ -f "$2" ] || fail "$1 must be $3, got $2: there is no such file"
+  [ -r "$2" ] || fail "$1 must be $3, got $2: $(id -un) may not read it"
+}
+
+need_file NODES "${NODES:-}" "the file of client ids and public keys"
+[ -n "${READY:-}" ] || fail "READY must be the path of a file for when all keys are registered"
 trap 'exit 0' TERM INT
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

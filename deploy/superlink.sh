@@ -8,9 +8,24 @@
 #   PORT   8000
 #   HEALTH host:port of a gRPC health service, which responds while this process lives; off
 set -eu
-: "${TLS:?must be the folder with ca.pem, server.pem and server.key}"
-: "${STATE:?must be a folder for the database and the results}"
-mkdir -p "$STATE"
+fail() {  # one line, before anything starts
+  echo "$(basename "$0"): $1" >&2
+  exit 2
+}
+
+need_file() {  # NAME PATH WHAT
+  [ -n "$2" ] || fail "$1 must be $3, got nothing (set $1=PATH)"
+  [ -f "$2" ] || fail "$1 must be $3, got $2: there is no such file"
+  [ -r "$2" ] || fail "$1 must be $3, got $2: $(id -un) may not read it"
+}
+
+what="the folder with ca.pem, server.pem and server.key"
+[ -n "${TLS:-}" ] || fail "TLS must be $what, got nothing (set TLS=PATH)"
+for name in ca.pem server.pem server.key; do
+  need_file "TLS/$name" "$TLS/$name" "a file that deploy/keys.py server writes"
+done
+[ -n "${STATE:-}" ] || fail "STATE must be a folder for the database and the results, got nothing"
+mkdir -p "$STATE" || fail "STATE must be a folder that can be written, got $STATE"
 cd "$STATE"
 exec flower-superlink \
   --host "${HOST:-127.0.0.1}" --port "${PORT:-8000}" \

@@ -11,11 +11,30 @@
 #   HEALTH     host:port of a gRPC health service, which responds while this process lives; off
 #   PRELOAD    1: import PyTorch once, not for every message (docs/deployment.md); 0
 set -eu
-: "${SUPERLINK:?must be host:port of the server}"
-: "${CA:?must be ca.pem of the server}"
-: "${KEY:?must be the path of the private key of this node}"
-: "${CLIENT:?must be the client id, a whole number from 0}"
-: "${DATA:?must be the path of the data of this client}"
+fail() {  # one line, before anything starts
+  echo "$(basename "$0"): $1" >&2
+  exit 2
+}
+
+need_file() {  # NAME PATH WHAT
+  [ -n "$2" ] || fail "$1 must be $3, got nothing (set $1=PATH)"
+  [ -f "$2" ] || fail "$1 must be $3, got $2: there is no such file"
+  [ -r "$2" ] || fail "$1 must be $3, got $2: $(id -un) may not read it"
+}
+
+[ -n "${SUPERLINK:-}" ] || fail "SUPERLINK must be host:port of the server, got nothing"
+need_file CA "${CA:-}" "ca.pem of the server"
+need_file KEY "${KEY:-}" "the private key of this node"
+case "${CLIENT:-}" in
+  '' | *[!0-9]*) fail "CLIENT must be the client id, a whole number from 0, got ${CLIENT:-nothing}" ;;
+esac
+what="the data of this client, a file or a folder"
+case "${DATA:-}" in
+  '') fail "DATA must be $what, got nothing (set DATA=PATH)" ;;
+  *[*?[]*) ;;  # a pattern, which the node itself looks up
+  *) [ -e "$DATA" ] || fail "DATA must be $what, got $DATA: there is no such file" ;;
+esac
+[ -z "${POLICY:-}" ] || need_file POLICY "$POLICY" "the file with the runs that this device allows"
 set -- flower-supernode \
   --superlink "$SUPERLINK" --root-certificates "$CA" \
   --auth-supernode-private-key "$KEY" \
@@ -25,6 +44,6 @@ set -- flower-supernode \
 case "${PRELOAD:-0}" in
   0) ;;
   1) set -- python "$(dirname "$0")/preload.py" "$@" ;;
-  *) echo "PRELOAD must be 0 or 1, got $PRELOAD" >&2; exit 1 ;;
+  *) fail "PRELOAD must be 0 or 1, got $PRELOAD" ;;
 esac
 exec "$@"

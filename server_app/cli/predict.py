@@ -12,7 +12,7 @@ from fedquorum.sanitize import MAX_LINE_LENGTH, sanitize
 
 EXIT_ERROR = 1
 PROGRAM = "fedquorum predict"
-TABLE_SUFFIXES = (".csv", ".parquet")
+PATTERN_SIGNS = "*?["
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,10 +46,10 @@ def predict_rows(arguments: argparse.Namespace) -> None:
     from server_app.runs.prediction import TrainedModel
 
     model = TrainedModel(load_run(arguments.directory).directory, arguments.trust)
-    rows = _read_rows(arguments.rows)
+    rows, notes = _read_rows(arguments.rows, model.coding)
     client = _read_client(model, arguments.client)
-    predictions, notes = model.predict(rows, client, arguments.data)
-    for note in notes:
+    predictions, more_notes = model.predict(rows, client, arguments.data)
+    for note in (*notes, *more_notes):
         _print_note(note)
     is_table = hasattr(rows, "columns")
     if is_table:
@@ -68,21 +68,34 @@ def predict_rows(arguments: argparse.Namespace) -> None:
     _print_note(f"{len(table):,} predictions in {arguments.output}")
 
 
-def _read_rows(path: Path) -> Any:
-    """Return the rows of a table, or the path of what is none."""
-    if not path.exists():
+def _read_rows(path: Path, coding: Any) -> tuple[Any, tuple[str, ...]]:
+    """Return the rows of tables as in training, or the path of what is none; and notes."""
+    has_pattern = any(sign in str(path) for sign in PATTERN_SIGNS)
+    if not has_pattern and not path.exists():
         raise DataError(f"ROWS must be a file or a folder, got {path}: there is no such file")
-    if path.suffix.lower() not in TABLE_SUFFIXES:
-        return path
+    from client_app.data.coding.table import TableCoding
+    from client_app.data.coding.text import SequenceCoding, WordCoding
+    from client_app.data.sources.find_files import has_table_ending
     from client_app.data.sources.table_files import read_files
 
+    is_of_tables = isinstance(coding, TableCoding | WordCoding | SequenceCoding)
+    if not is_of_tables and not has_table_ending(path):
+        return path, ()
     try:
-        _, table = read_files(path.absolute())
+        files, table = read_files(path.absolute())
     except Exception as error:  # pyarrow raises many types
         raise DataError(
             f"ROWS must be a table, got {path}: {sanitize(to_one_line(error))}"
         ) from None
-    return table.to_pandas()
+    notes = []
+    if len(files.parts) > 1:
+        notes.append(
+            f"the rows are those of {len(files.parts)} files, in the order of their names: "
+            f"{files.found.files[0].name} first"
+        )
+    if files.passed_over:
+        notes.append(f"files passed over: {', '.join(files.passed_over)}")
+    return table.to_pandas(), tuple(notes)
 
 
 def _read_client(model: Any, text: str | None) -> int | str | None:
@@ -130,8 +143,8 @@ def _build_parser() -> argparse.ArgumentParser:
         "rows",
         type=Path,
         metavar="ROWS",
-        help="the rows: a .csv or .parquet file with a header, an image or a folder of images, or "
-        "an .npy file",
+        help="the rows: a table or a folder of tables as data.path takes (CSV, Parquet, Excel), an "
+        "image or a folder of images, or an .npy file",
     )
     parser.add_argument(
         "--client",

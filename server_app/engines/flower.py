@@ -9,10 +9,11 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -20,7 +21,9 @@ from typing import Any
 
 from fedquorum.contrib import collect_requirements
 from fedquorum.errors import RunError
+from fedquorum.io import lock_directory
 from fedquorum.records.run_dir import read_manifest_or_empty
+from fedquorum.records.safe_files import MANIFEST_FILE
 
 from client_app.simulation.ray_address import check_ray_environment
 from conf import ComposedConfig, Settings, compose_settings
@@ -29,9 +32,14 @@ from conf.schema.data import HfSettings
 from conf.schema.rules import get_requirement_settings, get_rule_settings
 from server_app.provenance import SOURCE_ROOT
 
-COMPLETED_STATUS = "finished:completed"
+ENDED_STATUS = "finished:"
+COMPLETED_STATUS = f"{ENDED_STATUS}completed"
 SUPERLINK_ENV = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}
 """The environment of a SuperLink that ``flwr run`` starts: this one has all dependencies."""
+
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
+NO_PROXIES = ("no_proxy", "no_grpc_proxy")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 OUR_LINE = "fedquorum: "
 """The start of the line of an error, which the ServerApp prints last."""
@@ -55,6 +63,7 @@ def submit_job(composed: ComposedConfig, output_dir: str) -> None:
         If the job was interrupted, after stopping the Flower run.
     """
     flwr, settings = _find_flwr(), composed.settings.engine
+    environment = build_environment(flwr, os.environ)
     if settings.superlink is None:
         check_ray_environment()
     run_config = make_paths_absolute(composed).run_config
@@ -69,24 +78,65 @@ def submit_job(composed: ComposedConfig, output_dir: str) -> None:
             print(f"{key} = {json.dumps(value, ensure_ascii=False)}", file=file, flush=True)
         run_id, last_line = _follow(
             [*command, "--run-config", file.name],
-            lambda run_id: _stop_run([flwr, "stop", run_id, *superlink], run_id, Path(output_dir)),
+            lambda run_id: _stop_run(
+                [flwr, "stop", run_id, *superlink], environment, run_id, Path(output_dir)
+            ),
+            environment,
         )
     status, details = _get_status(
-        [flwr, "list", *superlink, "--run-id", run_id, "--format", "json"]
+        [flwr, "list", *superlink, "--run-id", run_id, "--format", "json"], environment
     )
     if last_line.removeprefix(OUR_LINE).strip() not in details:
         print(last_line, end="", flush=True)
+    if not status.startswith(ENDED_STATUS):
+        raise RunError(_describe_lost_run(run_id, status, Path(output_dir).absolute()))
     if status != COMPLETED_STATUS:
         raise RunError(f"the Flower run {run_id} ended as {status}: {details or 'see its log'}")
 
 
 def _find_flwr() -> str:
     """Return the path of ``flwr``, if possible the one of this Python environment."""
-    beside = Path(sys.executable).with_name("flwr")
-    path = str(beside) if beside.exists() else shutil.which("flwr")
+    folders = dict.fromkeys((str(Path(sys.executable).parent), sysconfig.get_path("scripts")))
+    path = shutil.which("flwr", path=os.pathsep.join(folders)) or shutil.which("flwr")
     if path is None:
-        raise RunError("engine=flower needs Flower's command flwr on the PATH, which has none")
+        raise RunError(
+            f"engine=flower needs Flower's command flwr in {' or '.join(folders)} or on the PATH, "
+            "which have none: install flwr in the environment of this Python"
+        )
     return path
+
+
+def build_environment(flwr: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of ``flwr`` and of what it starts.
+
+    Flower looks for its other commands, such as flower-superlink, on the PATH. They are beside
+    ``flwr``, also if this process was started by its full path, as by cron or a notebook. A proxy
+    is for other hosts than this one, where the SuperLink and its processes talk to each other.
+    """
+    environment = {**SUPERLINK_ENV, **given, "PYTHONUNBUFFERED": "1"}
+    folders = [str(Path(flwr).absolute().parent), given.get("PATH") or os.defpath]
+    environment["PATH"] = os.pathsep.join(folders)
+    if _list_proxies(given):  # or else a system's own settings of proxies would no longer count
+        for name in NO_PROXIES:
+            lower, upper = given.get(name), given.get(name.upper())
+            if name == "no_proxy" or lower or upper:
+                environment[name] = _add_loopback(lower or upper or "")
+                environment[name.upper()] = _add_loopback(upper or lower or "")
+    return environment
+
+
+def _list_proxies(environment: Mapping[str, str]) -> list[str]:
+    """Return the variables that name a proxy."""
+    names = [name for lower in PROXIES for name in (lower, lower.upper())]
+    return [name for name in names if environment.get(name)]
+
+
+def _add_loopback(hosts: str) -> str:
+    """Return a list of hosts that are reached without a proxy, with this machine in it."""
+    known = [host.strip() for host in hosts.split(",") if host.strip()]
+    if "*" in known:
+        return hosts
+    return ",".join(dict.fromkeys((*known, *LOOPBACK)))
 
 
 def _find_app_folder() -> Path:
@@ -132,7 +182,9 @@ def _list_custom_files(settings: Settings) -> Iterator[tuple[str, str]]:
             yield f"{group}.path", f"{Path(file).expanduser().absolute()}:{name}"
 
 
-def _follow(command: list[str], stop: Callable[[str], None]) -> tuple[str, str]:
+def _follow(
+    command: list[str], stop: Callable[[str], None], environment: Mapping[str, str]
+) -> tuple[str, str]:
     """Run ``flwr run`` and print its output.
 
     An interruption calls ``stop``, because the run would otherwise continue.
@@ -148,11 +200,7 @@ def _follow(command: list[str], stop: Callable[[str], None]) -> tuple[str, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={
-            **SUPERLINK_ENV,
-            **os.environ,
-            "PYTHONUNBUFFERED": "1",
-        },
+        env=environment,
         start_new_session=True,  # Ctrl-C reaches this process only, which needs the run's id first
     ) as process:
         output = _FlowerOutput(process.stdout or ())
@@ -171,8 +219,35 @@ def _follow(command: list[str], stop: Callable[[str], None]) -> tuple[str, str]:
         print(output.last_line, end="", flush=True)
         raise RunError(
             f"flwr run started no run (exit status {process.returncode}); its message is above"
+            + _describe_proxies(environment)
         )
     return output.run_id, output.last_line
+
+
+def _describe_lost_run(run_id: str, status: str, directory: Path) -> str:
+    """Return what happened to a run whose output ended before the run, and how to go on."""
+    text = f"the connection to the SuperLink was lost while the Flower run {run_id} was {status}: "
+    if not (directory / MANIFEST_FILE).exists():
+        return f"{text}it had not begun; start the SuperLink again and repeat this command"
+    lock = lock_directory(directory)
+    if lock is None:  # a simulation does not need the SuperLink for its rounds
+        wait = "its process is still at work there: wait for its end, or end it, and then"
+    else:
+        os.close(lock)
+        wait = "the records there hold all complete rounds; when the SuperLink runs again,"
+    resume = shlex.join(["fedquorum", f"resume={directory}"])
+    return f"{text}its folder is {directory}; {wait} continue it with: {resume}"
+
+
+def _describe_proxies(environment: Mapping[str, str]) -> str:
+    """Return what to know about proxies where no run could start; empty without any."""
+    proxies = _list_proxies(environment)
+    return (
+        f" ({proxies[0]} is set: where the SuperLink is not behind this proxy, add its host to "
+        f"no_proxy, which is {environment.get('no_proxy')})"
+        if proxies
+        else ""
+    )
 
 
 class _FlowerOutput:
@@ -218,9 +293,11 @@ class _FlowerOutput:
         self._thread.join()
 
 
-def _stop_run(command: list[str], run_id: str, output_dir: Path) -> None:
+def _stop_run(
+    command: list[str], environment: Mapping[str, str], run_id: str, output_dir: Path
+) -> None:
     """Stop a run, and wait until its records are complete."""
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if result.returncode != 0:
         print(
             f"fedquorum: the Flower run {run_id} is still running, flwr stop failed: "
@@ -237,7 +314,7 @@ def _stop_run(command: list[str], run_id: str, output_dir: Path) -> None:
         time.sleep(0.1)
 
 
-def _get_status(command: list[str]) -> tuple[str, str]:
+def _get_status(command: list[str], environment: Mapping[str, str]) -> tuple[str, str]:
     with tempfile.TemporaryFile("w+") as errors:
         result = subprocess.run(
             command,
@@ -245,6 +322,7 @@ def _get_status(command: list[str]) -> tuple[str, str]:
             stderr=errors,
             text=True,
             check=False,
+            env=environment,
         )
     try:
         runs: list[dict[str, Any]] = json.loads(result.stdout)["runs"]

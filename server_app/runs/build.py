@@ -13,6 +13,7 @@ from fedquorum.records.client_names import NO_NAMES, ClientNames
 from fedquorum.records.settings import flatten_settings
 from fedquorum.rules.composition import RuleSet
 from fedquorum.rules.hooks import NO_HOOKS, Hooks
+from fedquorum.rules.selection import Sampling
 from fedquorum.server.quorum import Quorum
 from flwr.app import ArrayRecord
 from torch import nn
@@ -33,6 +34,8 @@ from conf.schema.settings import Settings, get_evaluation_metric
 from server_app.runs.node_keys import read_node_keys
 from server_app.runs.privacy import build_mechanism
 from server_app.runs.requirements import load_run_requirements
+
+_OWN_SELECTIONS = f"{Sampling.__module__.rpartition('.')[0]}."
 
 
 def build_population(settings: Settings, data: FederatedData) -> Population:
@@ -103,6 +106,7 @@ def build_strategy(
     rules = complete_rules(composed.rules, settings, population, rates, hooks)
     rules = _resolve_memory_folder(settings, rules)
     check_rules(settings, rules)
+    _check_quorum(settings, population, rules)
     try:
         return ComposedStrategy(
             rules,
@@ -116,6 +120,43 @@ def build_strategy(
         )
     except ParameterError as error:
         raise SettingsError(format_parameter_error(error, find_setting(error, settings))) from None
+
+
+def _check_quorum(settings: Settings, population: Population, rules: RuleSet) -> None:
+    """Refuse a number of replies that no round can have: every round would wait for all.
+
+    Raises
+    ------
+    SettingsError
+        If there is such a number.
+    """
+    quorum = settings.engine.quorum
+    if quorum is None or quorum < 1:
+        return
+    priority, others = len(population.priority_clients), len(population.non_priority_clients)
+    limits = {"the number of clients": priority + others}
+    # Another selection may have a sampling, and ask more clients than it draws.
+    sampling = getattr(rules.selection, "sampling", None)
+    if type(rules.selection).__module__.startswith(_OWN_SELECTIONS) and sampling is not None:
+        drawn = min(priority, sampling.priority_samples or priority)
+        if sampling.priority_samples is None and sampling.fraction < 1:
+            drawn = sampling.compute_sample_size(priority, at_least=min(1, priority))
+        limits["the number of clients that a round asks"] = drawn + sampling.compute_sample_size(
+            others, at_least=0
+        )
+        # A round without a priority client counts all others, which availability may cause.
+        if (
+            settings.engine.quorum_clients == "priority"
+            and drawn
+            and settings.availability.name == "always"
+        ):
+            limits["the number of priority clients that a round asks"] = drawn
+    for what, limit in limits.items():
+        if quorum > limit:
+            raise SettingsError(
+                f"engine.quorum must be at most {limit}, {what}, got {int(quorum)} (null waits for "
+                "all replies, 0.8 for 80 % of them)"
+            )
 
 
 def _build_protocol(

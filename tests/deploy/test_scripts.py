@@ -203,36 +203,89 @@ def test_a_certificate_for_every_kind_of_name(tmp_path: Path) -> None:
     assert found == hosts
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_scripts_name_what_they_need(tmp_path: Path, script: str) -> None:
-    """Without a setting a script starts nothing and names it."""
-    text = (DEPLOY / script).read_text()
-    needed = re.findall(r'^: "\$\{(\w+):\?', text, re.MULTILINE)
-    assert len(needed) > 1
-    for left_out in needed:
-        given = {name: str(tmp_path) for name in needed if name != left_out}
-        done = subprocess.run(
-            ["sh", str(DEPLOY / script)],
-            env={"PATH": "/usr/bin:/bin", **given},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode != 0
-        assert f"{left_out}: must be" in done.stderr
+NEEDED = {
+    "superlink.sh": {"TLS": ".", "STATE": "."},
+    "supernode.sh": {
+        "SUPERLINK": "here:1",
+        "CA": "ca.pem",
+        "KEY": "key",
+        "CLIENT": "3",
+        "DATA": "own data.csv",
+    },
+    "register.sh": {"NODES": "nodes", "READY": "ready"},
+}
 
 
-def test_preload_is_a_switch() -> None:
-    """Another value is refused, not taken for one of the two."""
-    given = dict.fromkeys(("SUPERLINK", "CA", "KEY", "CLIENT", "DATA"), "x")
+def start(script: str, folder: Path, **given: str) -> tuple[int, str]:
+    """Start a script in a folder with its files; return its status and its errors."""
+    (folder / "bin").mkdir(exist_ok=True)
+    for name in ("flower-superlink", "flower-supernode", "flwr"):
+        (folder / "bin" / name).write_text("#!/bin/sh\necho started\nexit 7\n")
+        (folder / "bin" / name).chmod(0o755)
     done = subprocess.run(
-        ["sh", str(DEPLOY / "supernode.sh")],
-        env={"PATH": "/usr/bin:/bin", **given, "PRELOAD": "yes"},
+        ["sh", str(DEPLOY / script)],
+        cwd=folder,
+        env={"PATH": f"{folder / 'bin'}:/usr/bin:/bin", **NEEDED[script], **given},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (1, "PRELOAD must be 0 or 1, got yes\n")
+    return done.returncode, done.stderr
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """Return a folder with all files that the scripts need."""
+    for name in ("ca.pem", "server.pem", "server.key", "key", "own data.csv", "nodes"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("script", "name"), [(script, name) for script in SCRIPTS for name in NEEDED[script]]
+)
+def test_scripts_name_what_they_need(files: Path, script: str, name: str) -> None:
+    """Without a setting a script starts nothing and names it, in one line."""
+    status, errors = start(script, files, **{name: ""})
+    assert status == 2
+    assert errors.startswith(f"{script}: {name} must be ")
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "name", "given", "line"),
+    [
+        ("supernode.sh", "CA", "x/ca.pem", "ca.pem of the server, got x/ca.pem: there is no such"),
+        ("supernode.sh", "CA", "bin", "ca.pem of the server, got bin: there is no such file"),
+        ("supernode.sh", "KEY", "x y", "the private key of this node, got x y: there is no such"),
+        ("supernode.sh", "DATA", "/no/own.csv", "a file or a folder, got /no/own.csv: there is no"),
+        ("supernode.sh", "POLICY", "node.yml", "this device allows, got node.yml: there is no "),
+        ("supernode.sh", "CLIENT", "-1", "the client id, a whole number from 0, got -1"),
+        ("supernode.sh", "CLIENT", "North", "the client id, a whole number from 0, got North"),
+        ("supernode.sh", "CLIENT", "1 2", "the client id, a whole number from 0, got 1 2"),
+        ("supernode.sh", "PRELOAD", "yes", "0 or 1, got yes"),
+        ("superlink.sh", "TLS", "bin", "deploy/keys.py server writes, got bin/ca.pem: there is no"),
+        ("superlink.sh", "STATE", "key/x", "a folder that can be written, got key/x"),
+        ("register.sh", "NODES", "none", "client ids and public keys, got none: there is no such"),
+    ],
+)
+def test_scripts_name_the_path_that_is_wrong(
+    files: Path, script: str, name: str, given: str, line: str
+) -> None:
+    """The last line of the errors is the script's; nothing starts."""
+    status, errors = start(script, files, **{name: given})
+    assert status == 2
+    last = errors.splitlines()[-1]
+    assert last.startswith(f"{script}: {name}")
+    assert line in last
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"DATA": "bin"}, {"DATA": "site=*/own.csv"}, {"POLICY": "nodes"}]
+)
+def test_a_node_with_all_it_needs_starts(files: Path, given: dict[str, str]) -> None:
+    """Data may be a folder or a pattern, too."""
+    assert start("supernode.sh", files, **given) == (7, "")
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])

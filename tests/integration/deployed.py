@@ -113,6 +113,7 @@ class Deployment:
         """Start a SuperNode with its own home and key; ``port`` is the SuperLink's."""
         home = self.folder / "devices" / name
         home.mkdir(parents=True, exist_ok=True)
+        (home / "unused.npz").touch()
         return self.start(
             name,
             [str(DEPLOY / "supernode.sh")],
@@ -121,7 +122,7 @@ class Deployment:
             CA=ca or self.folder / "tls" / "ca.pem",
             KEY=self.make_key(name),
             CLIENT=client,
-            DATA=data or "unused.npz",
+            DATA=data or home / "unused.npz",
             PORT=find_free_port(),
             PRELOAD=int(preload),
         )

@@ -100,6 +100,11 @@ def get_stem(file: Path) -> str:
     return Path(file.stem).stem if file.suffix.lower() == COMPRESSED_ENDING else file.stem
 
 
+def has_table_ending(path: Path) -> bool:
+    """Say whether a file's name ends as a table's does."""
+    return any(_get_ending(path) in endings for endings in TABLE_ENDINGS)
+
+
 def find_test_file(names: Sequence[str]) -> tuple[str, str] | None:
     """Return two names that differ in the words train and test only, or None."""
     by_words = {tuple(re.split(r"[\W_]+", name.lower())): name for name in names}

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -288,15 +289,18 @@ def _build_checkpoint(
 def save_arrays(
     arrays: Mapping[str, NDArray[Any]], path: Path, metadata: dict[str, str] | None = None
 ) -> None:
-    """Write arrays to a safetensors file.
+    """Write arrays to a safetensors file, with the permissions of any other new file.
 
     Raises
     ------
     OSError
         If it cannot be written, for safetensors has an error of its own for a full disk.
     """
+    path.touch()
+    mode = stat.S_IMODE(path.stat().st_mode)
     try:
         save_file(dict(arrays), path, metadata)
+        path.chmod(mode)  # safetensors replaces the file by one that only its owner may read
     except SafetensorError as error:
         raise OSError(str(error)) from None
 

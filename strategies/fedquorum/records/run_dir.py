@@ -1,5 +1,6 @@
 """Create, lock, truncate and clear a run's directory."""
 
+import itertools
 import json
 import os
 import stat
@@ -189,15 +190,29 @@ def cannot_create_error(directory: Path, error: OSError) -> RunError:
 def create_run_directory(base: Path, experiment: str) -> Path:
     """Create and return ``base/<experiment>/<time>``, with a number if that name is taken."""
     stamp = datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
-    attempt = 0
-    while True:
-        name = stamp if attempt == 0 else f"{stamp}_{attempt}"
-        directory = (base / experiment / name).absolute()
+    directory = (base / experiment / stamp).absolute()
+    try:
+        return create_new_directory(directory)
+    except OSError as error:
+        raise cannot_create_error(directory, error) from None
+
+
+def create_new_directory(directory: Path) -> Path:
+    """Create and return a folder, or if it exists the first free one of ``-2``, ``-3``, ...
+
+    Of several processes that ask for the same folder, each gets its own.
+
+    Raises
+    ------
+    OSError
+        If no folder can be created there.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        name = directory.name if number == 1 else f"{directory.name}-{number}"
         try:
-            directory.mkdir(parents=True)
+            directory.with_name(name).mkdir()
         except FileExistsError:
-            attempt += 1
-        except OSError as error:
-            raise cannot_create_error(directory, error) from None
-        else:
-            return directory
+            continue
+        return directory.with_name(name)
+    raise AssertionError("there are infinitely many numbers")

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fedquorum.errors import RunError
-from fedquorum.records.checkpoint import Checkpoint, CheckpointStore, check_unchanged
+from fedquorum.records.checkpoint import Checkpoint, CheckpointStore, check_unchanged, save_arrays
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
@@ -309,3 +309,19 @@ def test_an_unfinished_first_checkpoint_is_no_obstacle(tmp_path: Path) -> None:
     found = files.find_newest()
     assert found.checkpoint is None
     assert found.problems == ("round-000000.safetensors has no checksum",)
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
+def test_a_file_of_arrays_has_the_permissions_of_other_new_files(
+    umask: int, tmp_path: Path
+) -> None:
+    """A colleague who may read the records can load the model as well."""
+    before = os.umask(umask)
+    try:
+        save_arrays({"w": np.zeros(2)}, tmp_path / "model.safetensors")
+        save_arrays({"w": np.ones(2)}, tmp_path / "model.safetensors")
+        (tmp_path / "other").touch()
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"model.safetensors": 0o666 & ~umask, "other": 0o666 & ~umask}

@@ -2,12 +2,14 @@
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from fedquorum.errors import RunError
 from fedquorum.records.run_dir import (
     can_start_run,
+    create_new_directory,
     create_run_directory,
     lock_run,
     read_manifest_or_empty,
@@ -23,6 +25,15 @@ def test_runs_of_the_same_second_get_their_own_directories(tmp_path: Path) -> No
     directories = {create_run_directory(tmp_path, "a/b") for _ in range(3)}
     assert len(directories) == 3
     assert all(d.is_absolute() and d.parent == tmp_path / "a" / "b" for d in directories)
+
+
+def test_threads_that_want_the_same_directory_get_one_each(tmp_path: Path) -> None:
+    """The name says which came first."""
+    with ThreadPoolExecutor(16) as pool:
+        wanted = [tmp_path / "x" / "now"] * 64
+        directories = set(pool.map(create_new_directory, wanted))
+    names = {"now", *(f"now-{number}" for number in range(2, 65))}
+    assert {path.name for path in directories} == names
 
 
 def test_only_unfinished_runs_are_removed(tmp_path: Path) -> None:

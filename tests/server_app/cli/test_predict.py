@@ -1,11 +1,13 @@
 """Test the command ``fedquorum predict``."""
 
 import csv
+import gzip
 import io
 import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from server_app.cli.predict import main
@@ -87,7 +89,10 @@ def test_digits_may_be_an_id_and_a_name(
         (["none.csv"], "ROWS must be a file or a folder, got none.csv: there is no such file"),
         (["bad.csv"], "ROWS must be a table, got bad.csv: "),
         (["short.csv"], "the table must have the column age"),
-        (["rows.npy"], "the rows must be a DataFrame"),
+        (["rows.npy"], "ROWS must be a table, got rows.npy: it is a NumPy file"),
+        (["pictures"], "ROWS must be a table, got pictures: the folder has no table"),
+        (["no/*.csv"], "ROWS must be a table, got no/*.csv: "),
+        (["old.xls"], "ROWS must be a table, got old.xls: it is an old Excel file"),
         (["new.csv", "--client", "North"], "client must be a name"),
         (["new.csv", "--client", "0", "--data", "x.csv"], "data must be left out, got x.csv"),
     ],
@@ -103,6 +108,9 @@ def test_mistakes_are_one_line(
     Path("bad.csv").write_text("a;b\n1;2\n")
     Path("short.csv").write_text("b\n1\n")
     np.save("rows.npy", np.zeros((1, 1)))
+    Path("pictures").mkdir()
+    Path("pictures/a.png").touch()
+    Path("old.xls").write_bytes(b"\xd0\xcf\x11\xe0" + b"\0" * 99)
     assert main([str(run), *words]) == 1
     out, err = capsys.readouterr()
     assert out == ""
@@ -121,3 +129,69 @@ def test_a_folder_without_a_run_is_one_line(
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
     assert "must have a model_card.json, got none" in lines[1]
+
+
+TABLE = "comment,age\nx,12.5\ny,\nz,31\n"
+
+
+def write_rows(name: str) -> Path:
+    """Write the same rows in the format of the name's ending, and return the path."""
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frame = pd.read_csv(io.StringIO(TABLE))
+    if path.suffix == ".pq":
+        frame.to_parquet(path)
+    elif path.suffix == ".xlsx":
+        frame.to_excel(path, index=False)
+    else:
+        content = TABLE.encode("utf-8-sig" if "bom" in name else "utf-8")
+        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a.CSV", "a.tsv", "a.csv.gz", "a.txt", "a.pq", "a.xlsx", "bom.csv", "a.dat", "a"],
+)
+def test_what_trains_is_predicted_for(
+    name: str, run: Path, rows: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The formats are those of ``data.path``."""
+    if name.endswith(".xlsx"):
+        pytest.importorskip("openpyxl")
+    printed = []
+    for path in (write_rows("plain/a.csv"), write_rows(name), rows.parent / name):
+        assert main([str(run), str(path), "--client", "0"]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] == printed[2]
+    assert printed[0].count("\n") == 4
+
+
+@pytest.mark.parametrize(("sign", "name"), [(";", "semicolons"), ("\t", "tabs")])
+@pytest.mark.usefixtures("rows")
+def test_what_does_not_train_is_refused_alike(
+    sign: str, name: str, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the reader's line."""
+    Path("a.tsv").write_text(TABLE.replace(",", sign))
+    assert main([str(run), "a.tsv"]) == 1
+    line = f"ROWS must be a table, got a.tsv: its columns must be separated by commas, got {name}"
+    assert line in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("rows")
+def test_a_folder_or_a_pattern_means_its_tables(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the order of their names, which a note says; other files are named."""
+    for name in ("new/b.csv", "new/a.tsv", "new/readme.md"):
+        write_rows(name)
+    outputs = []
+    for words in ("new", "new/*.*sv"):
+        assert main([str(run), words]) == 0
+        out, err = capsys.readouterr()
+        outputs.append(out)
+        assert "the rows are those of 2 files, in the order of their names: a.tsv first" in err
+        assert ("files passed over: readme.md" in err) == (words == "new")
+    assert outputs[0] == outputs[1]
+    assert [line.split(",")[0] for line in outputs[0].splitlines()[1:]] == list("123456")

@@ -6,19 +6,26 @@ import shlex
 import signal
 import stat
 import sys
+import sysconfig
 import threading
 import time
 import tomllib
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from fedquorum.errors import RunError
+from fedquorum.records.run_dir import lock_run
 
 from conf import compose_settings
 from conf.compose import quote
-from server_app.engines.flower import make_paths_absolute, submit_job
+from server_app.engines.flower import (
+    _find_flwr,
+    build_environment,
+    make_paths_absolute,
+    submit_job,
+)
 
 # Starts a run, which continues until flwr stop, and then writes its status.
 FLWR = """#!{python}
@@ -90,6 +97,105 @@ def test_flower_does_not_reinstall_dependencies(
     submit_job(compose_settings("", "engine=flower"), str(flwr / "run"))
     environment = json.loads((flwr / "environment.json").read_text())
     assert environment[name] == (given or "1")
+
+
+@pytest.mark.parametrize("path", ["/usr/bin:/bin", "", None])
+def test_flower_finds_its_other_commands(
+    flwr: Path, path: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are beside ``flwr``, though cron, systemd or a notebook has another PATH, or none."""
+    if path is None:
+        monkeypatch.delenv("PATH")
+    else:
+        monkeypatch.setenv("PATH", path)
+    submit_job(compose_settings("", "engine=flower"), str(flwr / "run"))
+    given = json.loads((flwr / "environment.json").read_text())["PATH"]
+    assert given == f"{flwr}{os.pathsep}{path or os.defpath}"
+
+
+def test_flwr_is_the_one_of_this_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only without one, the PATH counts; the error says where it was looked for."""
+    beside, elsewhere = tmp_path / "bin", tmp_path / "elsewhere"
+    for folder in (beside, elsewhere):
+        folder.mkdir()
+        (folder / "flwr").touch(0o755)
+    monkeypatch.setattr(sys, "executable", str(beside / "python"))
+    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(beside))
+    monkeypatch.setenv("PATH", str(elsewhere))
+    assert _find_flwr() == str(beside / "flwr")
+    (beside / "flwr").unlink()
+    assert _find_flwr() == str(elsewhere / "flwr")
+    (elsewhere / "flwr").unlink()
+    with pytest.raises(RunError, match=f"flwr in {beside} or on the PATH, which have none"):
+        _find_flwr()
+
+
+LOOPBACK = "127.0.0.1,localhost,::1"
+
+
+@pytest.mark.parametrize(
+    ("given", "lower", "upper"),
+    [
+        ({"http_proxy": "http://p:8080"}, LOOPBACK, LOOPBACK),
+        ({"HTTPS_PROXY": "http://p:8080"}, LOOPBACK, LOOPBACK),
+        ({"all_proxy": "http://p", "no_proxy": ""}, LOOPBACK, LOOPBACK),
+        (
+            {"ALL_PROXY": "http://p", "NO_PROXY": ".org, b"},
+            f".org,b,{LOOPBACK}",
+            f".org,b,{LOOPBACK}",
+        ),
+        (
+            {"grpc_proxy": "http://p", "no_proxy": "a", "NO_PROXY": "b"},
+            f"a,{LOOPBACK}",
+            f"b,{LOOPBACK}",
+        ),
+        (
+            {"http_proxy": "http://p", "no_proxy": "localhost,a"},
+            "localhost,a,127.0.0.1,::1",
+            "localhost,a,127.0.0.1,::1",
+        ),
+        ({"http_proxy": "http://p", "no_proxy": "*"}, "*", "*"),
+        ({"http_proxy": "", "no_proxy": "a"}, "a", None),
+        ({}, None, None),
+    ],
+)
+def test_this_machine_is_reached_without_a_proxy(
+    given: dict[str, str], lower: str | None, upper: str | None
+) -> None:
+    """The user's hosts stay in the list; without a proxy there is nothing to add to."""
+    found = build_environment("/bin/flwr", given)
+    assert (found.get("no_proxy"), found.get("NO_PROXY")) == (lower, upper)
+    assert "no_grpc_proxy" not in found
+
+
+def test_grpcs_own_list_is_extended() -> None:
+    """It would hide ``no_proxy``."""
+    given = {"http_proxy": "http://p", "no_grpc_proxy": "a"}
+    assert build_environment("/bin/flwr", given)["no_grpc_proxy"] == f"a,{LOOPBACK}"
+
+
+@pytest.mark.parametrize("proxy", ["HTTPS_PROXY", None])
+def test_a_proxy_is_named_where_no_run_starts(
+    flwr: Path, proxy: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A SuperLink elsewhere may not be behind it."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    if proxy:
+        monkeypatch.setenv(proxy, "http://user:secret@p:8080")
+    (flwr / "flwr").write_text("#!/bin/sh\necho no connection\nexit 1\n")
+    with pytest.raises(RunError, match="started no run") as caught:
+        submit_job(compose_settings("", "engine=flower"), str(flwr / "run"))
+    expected = (
+        " (HTTPS_PROXY is set: where the SuperLink is not behind this proxy, add its host to "
+        f"no_proxy, which is {LOOPBACK})"
+    )
+    assert str(caught.value) == (
+        "flwr run started no run (exit status 1); its message is above" + expected * bool(proxy)
+    )
 
 
 def test_overrides_with_quotes_reach_the_run(flwr: Path) -> None:
@@ -256,3 +362,35 @@ def test_paths_of_custom_rules_and_models_are_absolute(
         compose_settings("", "strategy=custom strategy.path=a/b.py:C")
     ).settings
     assert asdict(single.strategy)["path"] == f"{tmp_path}/a/b.py:C"
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("absent", "it had not begun; start the SuperLink again and repeat this command"),
+        ("at work", "its process is still at work there: wait for its end, or end it, and then "),
+        ("dead", "the records there hold all complete rounds; when the SuperLink runs again, "),
+    ],
+)
+@pytest.mark.parametrize("status", ["running", None])
+def test_a_lost_superlink_is_one_line_with_the_command_to_go_on(
+    flwr: Path, state: str, expected: str, status: str | None
+) -> None:
+    """Flower's list says that the run is running, or nothing, for nobody reported its end."""
+    run = flwr / "run"
+    listed = {"status": status, "status-details": "N/A"} if status else {}
+    (flwr / "status.json").write_text(json.dumps(listed))
+    if state == "absent":
+        (run / "manifest.json").unlink()
+    with ExitStack() as stack:
+        if state == "at work":
+            stack.callback(os.close, lock_run(run))
+        with pytest.raises(RunError) as caught:
+            submit_job(compose_settings("", "engine=flower"), str(run))
+    begin = (
+        "the connection to the SuperLink was lost while the Flower run 77 was "
+        f"{status or 'unknown'}: "
+    )
+    command = f"continue it with: fedquorum resume={run}"
+    place = "" if state == "absent" else f"its folder is {run}; "
+    assert str(caught.value) == f"{begin}{place}{expected}{'' if state == 'absent' else command}"

@@ -260,3 +260,49 @@ def test_every_weighting_can_be_a_part() -> None:
         parts += ["strategy.weighting.requirement=1"] if requires else []
         expected = rule.from_options({"requirement": 1} if requires else {}, RunContext())
         assert build("strategy=composed", *parts).rules.weighting == expected
+
+
+PRIORITY = ("engine.quorum_clients=priority", "strategy.warmup_fraction=0")
+OF_CLIENTS, OF_ROUND = "the number of clients,", "the number of clients that a round asks,"
+OF_PRIORITY = "the number of priority clients that a round asks,"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "quorum", "limit", "what"),
+    [
+        (("strategy=fedavg",), 11, 10, OF_CLIENTS),
+        (("strategy=fedalign",), 99, 10, OF_CLIENTS),
+        (("strategy=fedavg", "strategy.fraction=0.5"), 6, 5, OF_ROUND),
+        (("strategy=fedalign", "strategy.fraction=0.5"), 6, 5, OF_ROUND),
+        (("strategy=fedalign", *PRIORITY), 5, 4, OF_PRIORITY),
+        (("strategy=fedalign", "strategy.fraction=0.5", *PRIORITY), 3, 2, OF_PRIORITY),
+    ],
+)
+def test_a_quorum_that_no_round_can_have_is_refused(
+    overrides: tuple[str, ...], quorum: int, limit: int, what: str
+) -> None:
+    """It would silently mean all replies; the largest one that a round can have is allowed."""
+    population = Population(tuple(range(10)), frozenset(range(4)))
+
+    def build_with(size: float) -> ComposedStrategy:
+        composed = compose_overrides((*overrides, f"engine.quorum={size}"))
+        return build_strategy(composed, population, None)
+
+    with pytest.raises(SettingsError) as caught:
+        build_with(quorum)
+    assert str(caught.value) == (
+        f"engine.quorum must be at most {limit}, {what} got {quorum} (null waits for all replies, "
+        "0.8 for 80 % of them)"
+    )
+    build_with(limit)
+    build_with(0.99)
+
+
+def test_a_quorum_that_some_round_can_have_is_allowed() -> None:
+    """A round without an available priority client counts all others."""
+    population = Population(tuple(range(10)), frozenset({0}))
+    words = ("strategy=fedalign", *PRIORITY, "engine.quorum=3")
+    with pytest.raises(SettingsError, match=r"engine\.quorum must be at most 1, the"):
+        build_strategy(compose_overrides(words), population, None)
+    known = ("availability=bernoulli", "availability.p=0.5")
+    build_strategy(compose_overrides((*words, *known)), population, None)
