@@ -16,8 +16,11 @@ from .settings import flatten_settings
 CHANGEABLE_PREFIXES = ("engine.", "tracker.", "resume", "client.retain_memory")
 """The prefixes of the settings that a resume of the app may change, beside ``rounds``."""
 
-CHANGEABLE_DROP_IN_OPTIONS = ("reply_memory", "max_reply_bytes")
-"""The keywords that a resume of a drop-in strategy may change."""
+CHANGEABLE_DROP_IN_OPTIONS = (
+    *("reply_memory", "max_reply_bytes", "min_available_nodes"),
+    *("arrayrecord_key", "configrecord_key"),
+)
+"""The keywords that a resume of a drop-in strategy may change: they decide nothing in a round."""
 
 EXTENDABLE_SETTINGS = ("rounds", "num_rounds")
 """The planned numbers of rounds, of the run and of a drop-in strategy's schedules."""

@@ -427,7 +427,7 @@ def test_the_code_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         if code == wrapper:
             assert sorted(names["result"].train_metrics_clientapp) == [1, 2, 3]
             continue
-        asked.append(str(names["strategy"].communication.client_ids))
+        asked.append(str(names["strategy"].communication.client_ids_from))
         assert sorted(names["result"].train_metrics_clientapp) == [1, 2, 3]
     assert asked == ["node-order", "query"]
     exec(protocol, names)  # noqa: S102 - our own guide
@@ -567,7 +567,7 @@ def test_an_app_without_a_query_function_ends_the_run() -> None:
     [
         (
             lambda: StandardProtocol(client_ids="guess"),
-            "client_ids must be one of node-order, query, got",
+            "client_ids must be one of node-order, query, key, got",
         ),
         (
             lambda: StandardProtocol(fraction_evaluate=2.0),
@@ -578,8 +578,22 @@ def test_an_app_without_a_query_function_ends_the_run() -> None:
             "max_reply_bytes must be a whole number >= 1",
         ),
         (
+            lambda: StandardProtocol(
+                client_ids="node-order", clients_by_key={"SHA256:a": frozenset({0})}
+            ),
+            "client_ids must be key or query with clients_by_key, got 'node-order'",
+        ),
+        (
             lambda: StandardProtocol(clients_by_key={}),
-            "client_ids must be query with clients_by_key",
+            "clients_by_key must be the client of each public key, such as",
+        ),
+        (
+            lambda: StandardProtocol(client_ids="key"),
+            "clients_by_key must be the client of each public key, such as",
+        ),
+        (
+            lambda: StandardProtocol(clients_by_key={"SHA256:a": frozenset({0, 1})}),
+            "clients_by_key must be one client for each key, or client_ids=.query.",
         ),
         (
             lambda: build_named_strategy("local_only", K, communication=StandardProtocol()),
