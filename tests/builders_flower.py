@@ -45,6 +45,7 @@ from flwr.app import (
 )
 from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
@@ -494,7 +495,7 @@ def make_deployment_grid(inner: KeyedGrid) -> HttpGrid:
 
 def train_round(
     strategy: Strategy,
-    grid: InProcessGrid,
+    grid: Grid,
     server_round: int = 1,
     model: ArrayRecord | None = None,
     *,

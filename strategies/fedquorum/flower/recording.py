@@ -144,7 +144,7 @@ class RunRecorder:
                 log(WARNING, NOT_RESUMABLE)
             # Flower's log names the class, so it has the name of the method.
             kind = type(type(strategy).__name__, (RecordingStrategy,), {})
-            run = kind(strategy, records, settings, initial_arrays, checkpoint)
+            run: RecordingStrategy = kind(strategy, records, settings, initial_arrays, checkpoint)
             if is_flower_grid(grid):
                 grid = strategy.build_waiting_grid(grid)
             try:

@@ -677,7 +677,8 @@ class NodeSession:
                 self.registry.describe_node_of(decision.client),
                 self.registry.find_node(decision.client) is not None,
             )
-            is_broken = host and is_there and decision.status in ("failed", "rejected")
+            is_unusable = decision.status == "rejected" and decision.num_examples is None
+            is_broken = host and is_there and (decision.status == "failed" or is_unusable)
             # The reason for a client without its node names the node, if one is to blame.
             is_barred = (
                 decision.status == "unavailable"
