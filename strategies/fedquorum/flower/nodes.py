@@ -163,12 +163,19 @@ class NodeRegistry:
 
     @property
     def hosts(self) -> Mapping[int, Host]:
-        """The last node of every client in a deployment; empty in a simulation."""
+        """The last node of every client in a deployment; empty in a simulation.
+
+        A node that cannot take part is that of the clients of its key.
+        """
         if not self._is_deployed:
             return {}
+        nodes = dict(self._node_of)
+        for node in sorted(self.nodes):
+            for client in self._find_listed_clients(node):
+                nodes.setdefault(client, node)
         return {
             client: Host(node, self._key_of.get(node), self._node_names.get(node, ""))
-            for client, node in sorted(self._node_of.items())
+            for client, node in sorted(nodes.items())
         }
 
     def describe_node_of(self, client: int) -> str:

@@ -391,6 +391,7 @@ def test_a_broken_node_has_a_name(has_keys: bool) -> None:
     reason = "DataError: the log of the node has the text"
     assert problem == f"{reason} ({name}{', client 1' if has_keys else ''})"
     assert registry.explain_absence(1) == f"{name} cannot take part: {reason}"
+    assert [*registry.hosts] == ([0, 1] if has_keys else [0])
     nodes.away = {2}
     registry.refresh(make_deployment_grid(nodes))
     assert registry.explain_absence(1) == NOT_CONNECTED
