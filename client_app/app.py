@@ -55,7 +55,7 @@ from client_app.node.client import FederatedClient
 from client_app.node.failures import get_failure_reason
 from client_app.node.node import ALL_SPLITS, Node, is_deployed
 from client_app.node.own_data import DataMod
-from client_app.node.policy import PolicyMod
+from client_app.node.policy import PolicyMod, may_send_reasons
 from client_app.training.failure_log import FAILURE_LOG, log_failure
 from client_app.training.local_sgd import Arrays
 from client_app.training.sequential import NO_STARTS, OnTrained, Result
@@ -87,8 +87,9 @@ def _mask_error_text(message: Message, context: Context, call_next: ClientAppCal
         if not is_deployed(context.node_config):
             raise
         log_failure(ERROR, "The message failed", error)
+        hidden = not may_send_reasons(context.node_config)
         reply = Error(
-            ErrorCode.CLIENT_APP_RAISED_EXCEPTION, get_failure_reason(error, deployed=True)
+            ErrorCode.CLIENT_APP_RAISED_EXCEPTION, get_failure_reason(error, hides_text=hidden)
         )
         return Message(reply, reply_to=message)
 
@@ -408,14 +409,17 @@ def _get_node(context: Context) -> tuple[Node, Sequence[int]]:
     """Return the node of this process, and the ids of the clients that this context hosts."""
     FAILURE_LOG.set_run(context.run_id)
     config = context.node_config
-    path, deployed = str(config.get("data-path", "")), is_deployed(config)
-    node = get_node(context.run_config, path, deployed=deployed)
+    path = str(config.get("data-path", ""))
+    hides_text = is_deployed(config) and not may_send_reasons(config)
+    node = get_node(context.run_config, path, hides_text=hides_text)
     return node, node.get_hosted_clients(dict(config))
 
 
-def get_node(run_config: Mapping[str, Any], data_path: str = "", *, deployed: bool = False) -> Node:
+def get_node(
+    run_config: Mapping[str, Any], data_path: str = "", *, hides_text: bool = False
+) -> Node:
     """Return the node of this process for a run, built once; see ``Node``."""
-    node = _build_node(*_read_run_config(run_config), data_path, deployed=deployed)
+    node = _build_node(*_read_run_config(run_config), data_path, hides_text=hides_text)
     node.set_switches()
     return node
 
@@ -426,9 +430,9 @@ def _read_run_config(run_config: Mapping[str, Any]) -> tuple[str, str]:
 
 
 @lru_cache(maxsize=1)
-def _build_node(experiment: str, overrides: str, data_path: str, *, deployed: bool) -> Node:
+def _build_node(experiment: str, overrides: str, data_path: str, *, hides_text: bool) -> Node:
     settings = _compose_settings(experiment, overrides).settings
-    return Node(settings, data_path, deployed=deployed)
+    return Node(settings, data_path, hides_text=hides_text)
 
 
 @lru_cache(maxsize=1)

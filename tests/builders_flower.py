@@ -45,6 +45,7 @@ from flwr.app import (
 )
 from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyClientSideFixedClipping,
@@ -52,6 +53,7 @@ from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideFixedClipping,
     Strategy,
 )
+from flwr.superlink.grid import HttpGrid
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 from numpy.typing import NDArray
 
@@ -418,12 +420,13 @@ class ScriptedGrid(InProcessGrid):
 class KeyedGrid(ScriptedGrid):
     """Nodes 1, 2, ... with a key each, which claim the given clients.
 
-    Without ``keyed`` they have no keys, as in a simulation.
+    Without ``keyed`` they have no keys, as in a simulation. ``labels`` has the names of nodes.
     """
 
-    def __init__(self, claims: Sequence[Sequence[int]]) -> None:
+    def __init__(self, claims: Sequence[Sequence[int]], app: ClientApp | None = None) -> None:
         self.claims = dict(enumerate(claims, 1))
-        super().__init__(ClientApp(), {}, len(claims), hosted=self.claims)
+        super().__init__(app or ClientApp(), {}, len(claims), hosted=self.claims)
+        self.labels: Mapping[int, str] = {}
         self.keyed = True
         self.keys = {node: ec.generate_private_key(ec.SECP384R1()) for node in self.claims}
 
@@ -437,7 +440,11 @@ class KeyedGrid(ScriptedGrid):
             return [NodeInfo(node_id=node) for node in self.get_node_ids()]
         form = (Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         return [
-            NodeInfo(node_id=node, public_key=self.keys[node].public_key().public_bytes(*form))
+            NodeInfo(
+                node_id=node,
+                public_key=self.keys[node].public_key().public_bytes(*form),
+                name=self.labels.get(node, ""),
+            )
             for node in self.get_node_ids()
         ]
 
@@ -465,12 +472,30 @@ def make_simulation_grid(app: ClientApp, nodes: int) -> InMemoryGrid:
     return Simulated()
 
 
+def make_deployment_grid(inner: KeyedGrid) -> HttpGrid:
+    """Return nodes on a grid that poses as Flower's connection to a SuperLink."""
+
+    class Deployed(HttpGrid):
+        def __init__(self) -> None:
+            self.inner = inner
+
+        def __getattribute__(self, name: str) -> Any:
+            if name in ("inner", "__class__", "__del__"):
+                return object.__getattribute__(self, name)
+            return getattr(self.inner, name)
+
+        def __del__(self) -> None:
+            """Close nothing: there is no connection."""
+
+    return Deployed()
+
+
 # --- rounds --------------------------------------------------------------------------------
 
 
 def train_round(
     strategy: Strategy,
-    grid: InProcessGrid,
+    grid: Grid,
     server_round: int = 1,
     model: ArrayRecord | None = None,
     *,

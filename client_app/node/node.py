@@ -68,17 +68,18 @@ class Node:
     data_path : str
         The path of this device's data; empty for ``data.path``. It is ignored unless each device
         has only its own client's data.
-    deployed : bool
-        Whether this is a real machine whose data must stay on it; its failures are reported
-        without their text.
+    hides_text : bool
+        Whether the texts of errors stay here, as on a real machine whose owner allows no more.
     """
 
     evaluator: CachedEvaluator
     trainer: Trainer
 
-    def __init__(self, settings: Settings, data_path: str = "", *, deployed: bool = False) -> None:
+    def __init__(
+        self, settings: Settings, data_path: str = "", *, hides_text: bool = False
+    ) -> None:
         self._settings = settings
-        self._deployed = deployed
+        self._hides_text = hides_text
         if settings.client.retain_memory:
             retain_freed_memory()
         data: Any = settings.data
@@ -258,7 +259,7 @@ class Node:
 
     def get_reason(self, error: Exception) -> str:
         """Return the reason of a failure for the server."""
-        return get_failure_reason(error, deployed=self._deployed)
+        return get_failure_reason(error, hides_text=self._hides_text)
 
     def get_hosted_clients(self, node_config: dict[str, Any]) -> Sequence[int]:
         """Return the ids of the clients that a node with this config hosts.

@@ -6,7 +6,7 @@ brings the code that checks, as it brings all its code; docs/deployment.md expla
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -210,6 +210,9 @@ class NodePolicy:
     scales : bool
         Whether the scale by which the client takes its own numbers may leave the node, for the
         model card.
+    reasons : bool
+        Whether the texts of errors, which may quote data, may leave the node; by default only their
+        classes do.
     """
 
     privacy: PrivacyRequirement = field(default_factory=PrivacyRequirement)
@@ -219,6 +222,7 @@ class NodePolicy:
     client_name: str | None = parameter(None, ClientName())
     statistics: bool = parameter(False, Flag())
     scales: bool = parameter(False, Flag())
+    reasons: bool = parameter(False, Flag())
 
     @property
     def withheld(self) -> frozenset[str]:
@@ -252,6 +256,15 @@ def find_policy(configured: str, data_path: str) -> Path | None:
         return Path(configured)
     beside = Path(data_path).parent / POLICY_FILE
     return beside if data_path and beside.is_file() else None
+
+
+def may_send_reasons(node_config: Mapping[str, Any]) -> bool:
+    """Say whether the owner of a device lets the texts of errors leave it."""
+    path = find_policy(*(str(node_config.get(key, "")) for key in ("policy-path", "data-path")))
+    try:
+        return path is not None and load_policy(path).reasons
+    except SettingsError:
+        return False
 
 
 def load_policy(path: Path) -> NodePolicy:

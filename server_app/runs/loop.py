@@ -155,7 +155,7 @@ def run_rounds(
             *([] if ledger is None else [ledger]),
             checkpoints,
             card,
-            *([NameRecorder(records.directory, strategy, save_population)] if has_names else []),
+            NameRecorder(records.directory, strategy, save_population, has_names=has_names),
         ]
         build_record = partial(
             build_round_record,

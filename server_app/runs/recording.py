@@ -9,6 +9,7 @@ from fedquorum import ComposedStrategy
 from fedquorum.records.callback import FinishedRound, RunCallback
 from fedquorum.records.checkpoint import Checkpoint
 from fedquorum.records.client_names import ClientNames
+from fedquorum.records.hosts import Host
 from fedquorum.records.provenance import RunInfo, find_commit, get_versions
 from fedquorum.records.reader import read_client_names
 from fedquorum.records.writer import RunWriter
@@ -75,7 +76,7 @@ def create_run_writer(
 
 
 class NameRecorder(RunCallback):
-    """Records the names of clients that their devices report during the run.
+    """Records the names that devices report for clients during the run, and who hosts a client.
 
     Parameters
     ----------
@@ -83,12 +84,21 @@ class NameRecorder(RunCallback):
         The run's directory; a name that an earlier leg recorded stays.
     strategy : ComposedStrategy
     save : callable
-        Writes the table of clients with ``names``.
+        Writes the table of clients with ``names`` and ``hosts``.
+    has_names : bool
+        Whether the records have names.
     """
 
     def __init__(
-        self, directory: Path, strategy: ComposedStrategy, save: Callable[..., None]
+        self,
+        directory: Path,
+        strategy: ComposedStrategy,
+        save: Callable[..., None],
+        *,
+        has_names: bool,
     ) -> None:
+        self._has_names = has_names
+        self._hosts: Mapping[int, Host] = {}
         self._directory = directory
         self._strategy = strategy
         self._save = save
@@ -98,11 +108,15 @@ class NameRecorder(RunCallback):
         self._recorded = read_client_names(self._directory)
 
     def end_round(self, finished: FinishedRound) -> None:
-        """Write the table of clients again if there are further names."""
-        known = ClientNames({**self._recorded.names, **self._strategy.client_names.names})
-        if known != self._recorded:
-            self._save(names=known)
-            self._recorded = known
+        """Write the table of clients again if there are further names, or other nodes."""
+        reported = self._strategy.client_names.names if self._has_names else {}
+        known, hosts = (
+            ClientNames({**self._recorded.names, **reported}),
+            self._strategy.client_hosts,
+        )
+        if known != self._recorded or hosts != self._hosts:
+            self._save(names=known, hosts=hosts)
+            self._recorded, self._hosts = known, hosts
 
 
 def drop_resume_settings(settings: Settings) -> Settings:

@@ -4,23 +4,28 @@ import base64
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from logging import INFO, WARNING
 
 import numpy as np
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
     SSHPublicKeyTypes,
     load_pem_public_key,
+    load_ssh_public_key,
     ssh_key_fingerprint,
 )
 from flwr.app import ConfigRecord, Message, MessageType
 from flwr.common.logger import log
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from ..errors import ClientsMissingError, ProtocolError, RunError
-from ..records.client_names import NO_NAMES, ClientNames
+from ..records.client_names import NO_NAMES, ClientNames, clean_name
+from ..records.hosts import Host
 from ..rules.types import IntArray
 from ..sanitize import MAX_REASON_LENGTH, abbreviate, sanitize
 from .codec import (
@@ -31,7 +36,7 @@ from .codec import (
     find_scale,
     has_protocol_version,
 )
-from .waiting_grid import is_http_grid, unwrap_grid
+from .waiting_grid import is_http_grid, is_in_memory_grid, unwrap_grid
 
 POLL_SECONDS = 0.2
 REMIND_SECONDS = 10.0
@@ -52,6 +57,9 @@ NEEDS_PROTOCOL = (
     + SET_STANDARD
 )
 MAX_JOINING_CLIENTS = 100_000  # clients of one node, if any client may join
+
+MAX_HOSTS_LOGGED = 20  # beside those of priority clients
+NOT_CONNECTED = "its node is not connected"
 
 ClientsByKey = Mapping[str, frozenset[int]]
 
@@ -77,12 +85,15 @@ class NodeRegistry:
     clients : sequence of int or None
         The expected client ids, from the server's configuration; None accepts all that connect.
     clients_by_key : mapping of str to frozenset of int, optional
-        The clients of every public key, by its fingerprint; see ``compute_fingerprint``.
+        The clients of every public key, by its fingerprint (``compute_fingerprint``) or by the
+        name with which the SuperLink's operator registered the node.
     standard : bool
         Whether the nodes' ClientApp does not use this project's protocol. Otherwise a node with
         another version of the protocol cannot take part.
     required : iterable of int
         Clients for which ``wait_for_nodes`` waits before the run starts.
+    startup_timeout : float
+        Seconds for which it waits for them.
     get_refusal : callable
         Returns the reason why a client that joins cannot take part; empty if it can.
     held_out : iterable of int
@@ -97,6 +108,8 @@ class NodeRegistry:
         The clients' names; nodes may report further ones.
     scales : dict of int to ConfigRecord
         What nodes of one client report as its scale, unchecked.
+    required : frozenset of int
+        See above.
     nodes : frozenset of int
         The connected nodes.
     is_open : bool
@@ -110,6 +123,7 @@ class NodeRegistry:
         *,
         standard: bool = False,
         required: Iterable[int] = (),
+        startup_timeout: float = math.inf,
         get_refusal: Callable[[int], str] | None = None,
         held_out: Iterable[int] = (),
         names: ClientNames = NO_NAMES,
@@ -120,13 +134,17 @@ class NodeRegistry:
         # The reason why a node that does not answer the query cannot take part.
         self._query_hint = NEEDS_QUERY if standard else NEEDS_PROTOCOL if clients is None else ""
         self._held_out = frozenset(held_out)
-        self._required = frozenset(required)
+        self.required = frozenset(required)
+        self._startup_timeout = startup_timeout
         self._get_refusal = get_refusal or _accept_any_client
         self._closing_reason = ""
         self._expected = set(clients or ())
         self.is_open = clients is None
         self._clients_by_key = clients_by_key
         self._key_of: dict[int, str] = {}
+        self._node_names: dict[int, str] = {}
+        self._problems: dict[int, str] = {}
+        self._is_deployed = False
         self._refused_nodes: set[int] = set()
         self._refusals = deque[str](maxlen=MAX_REFUSALS_STORED)
         self._queries: dict[str, int] = {}
@@ -142,6 +160,68 @@ class NodeRegistry:
         """Return the connected node that hosts ``client``, or None."""
         node = self._node_of.get(client)
         return node if node in self.nodes else None
+
+    @property
+    def hosts(self) -> Mapping[int, Host]:
+        """The last node of every client in a deployment; empty in a simulation.
+
+        A node that cannot take part is that of the clients of its key.
+        """
+        if not self._is_deployed:
+            return {}
+        nodes = dict(self._node_of)
+        for node in sorted(self.nodes):
+            for client in self._find_listed_clients(node):
+                nodes.setdefault(client, node)
+        return {
+            client: Host(node, self._key_of.get(node), self._node_names.get(node, ""))
+            for client, node in sorted(nodes.items())
+        }
+
+    def describe_node_of(self, client: int) -> str:
+        """Describe the node of a client in a deployment; empty in a simulation."""
+        node = self._node_of.get(client)
+        return "" if node is None or not self._is_deployed else self._describe_node(node)
+
+    def explain_absence(self, client: int) -> str:
+        """Return why no connected node hosts a client."""
+        possible = [node for node in sorted(self.nodes) if self._may_host(node, client)]
+        for node in possible:
+            if node in self._problems:
+                reason = f"{self._describe_node(node)} cannot take part: {self._problems[node]}"
+                return sanitize(reason, MAX_REASON_LENGTH)
+        asked = set(self._queries.values())
+        for node in possible:
+            if node in asked:
+                return f"{self._describe_node(node)} has not said yet which clients it hosts"
+            if self._clients_by_key is not None:
+                return f"{self._describe_node(node)} is connected, but does not host it"
+        return NOT_CONNECTED
+
+    def _may_host(self, node: int, client: int) -> bool:
+        """Say whether a client may be on a node, as far as the node's key or claims tell."""
+        if self._clients_by_key is not None:
+            return client in self._find_listed_clients(node)
+        claims = self._claims.get(node)
+        return claims is None or client in claims
+
+    def list_hosts(self) -> str:
+        """List the node of each client, on one line."""
+        listed = [f"client {k} is {host}" for k, host in self.hosts.items()]
+        more = len(listed) - MAX_HOSTS_LOGGED
+        further = [f"and {more} further clients"] if more > 0 else []
+        return ", ".join([*listed[:MAX_HOSTS_LOGGED], *further])
+
+    def log_hosts(self, priority: Collection[int]) -> None:
+        """Log which node each client is; ``priority`` has the clients that are always listed."""
+        others = 0
+        for client, host in self.hosts.items():
+            others += client not in priority
+            if client in priority or others <= MAX_HOSTS_LOGGED:
+                label = " (priority)" if client in priority else ""
+                log(INFO, "Client %s%s is %s", self.names.format(client), label, host)
+        if others > MAX_HOSTS_LOGGED:
+            log(INFO, "... and %d further clients", others - MAX_HOSTS_LOGGED)
 
     @property
     def registered(self) -> IntArray:
@@ -187,19 +267,21 @@ class NodeRegistry:
     def wait_for_nodes(self, grid: Grid, at_least: int, *, first: bool) -> None:
         """Wait, without limit, until the clients of this many nodes are connected.
 
-        The first call also waits for the required clients, and for a short time for connected nodes
-        that have not replied to the query.
+        The first call also waits for the required clients, at most ``startup_timeout`` seconds once
+        the others are there, and for a short time for connected nodes that have not replied to the
+        query.
 
         Raises
         ------
         ClientsMissingError
-            In the first call, if no connected node's ClientApp answers the query.
+            In the first call, if no connected node's ClientApp answers the query, or a required
+            client does not connect.
         RunError
             In the first call of a resumed run, if none of its earlier nodes is connected.
         """
-        required = self._required if first else frozenset()
+        required = self.required if first else frozenset()
         query_deadline = time.monotonic() + (QUERY_SECONDS if first else 0.0)
-        reminded = -math.inf
+        reminded, complete_at = -math.inf, math.inf
         while True:
             for problem in self.refresh(grid):
                 log(WARNING, "A node cannot take part: %s", problem)
@@ -207,21 +289,51 @@ class NodeRegistry:
                 self._check_queries()
             missing = sorted(required - self._registered_set)
             now = time.monotonic()
-            enough = len(self.connected_clients) >= max(1, at_least) and not missing
-            if enough and (not self._queries or now >= query_deadline):
+            enough = len(self.connected_clients) >= max(1, at_least)
+            settled = not self._queries or now >= query_deadline
+            if enough and not missing and settled:
                 if first:
                     self._check_nodes()
                 return
+            if enough and missing:
+                # A simulation has all its nodes from the start; to a deployment they come.
+                complete_at = min(complete_at, now)
+                never = settled and is_in_memory_grid(unwrap_grid(grid))
+                if never or now - complete_at > self._startup_timeout:
+                    raise self._build_missing_error(missing)
             if now - reminded > REMIND_SECONDS:
                 reminded = now
                 log(
                     INFO,
-                    "Waiting for nodes to connect: %d connected (minimum required: %d)%s",
+                    "Waiting for nodes to connect: %d connected (minimum required: %d)%s%s",
                     len(self.connected_clients),
                     max(1, at_least),
-                    f"; missing priority clients: {self._list_names(missing)}" if missing else "",
+                    f"; missing priority clients: {self._list_names(missing)}, connected ones: "
+                    f"{self._list_connected()}"
+                    if missing
+                    else "",
+                    "" if enough else self._describe_way_on(at_least),
                 )
             time.sleep(POLL_SECONDS)
+
+    def _describe_way_on(self, at_least: int) -> str:
+        """Return what to do where a node has left for good; empty if too few were ever there."""
+        if len(self._registered_set) < at_least:
+            return ""
+        return (
+            "; where a node has left for good, end the run and go on with resume_from and a lower "
+            "min_available_nodes"
+        )
+
+    def _build_missing_error(self, missing: Sequence[int]) -> ClientsMissingError:
+        return ClientsMissingError(
+            f"priority must be among the clients {self._list_connected()}, which are connected, "
+            f"got {self._list_names(missing)} too: start the nodes of these clients (the run waits "
+            "startup_timeout for them), or leave them out of priority"
+        )
+
+    def _list_connected(self) -> str:
+        return self._list_names(sorted(self.connected_clients)) or "none"
 
     def group_by_node(self, clients: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """Return the nodes that host ``clients``, each with its clients, all ascending."""
@@ -309,7 +421,8 @@ class NodeRegistry:
     def _find_admitted_nodes(self, grid: Grid) -> set[int]:
         """Return the connected nodes whose keys have clients; all nodes if keys do not count."""
         if self._clients_by_key is None:
-            return set(grid.get_node_ids())
+            return set(self._list_nodes(grid))
+        self._is_deployed = True
         admitted = set()
         for node in grid.get_nodes():
             if not node.public_key:
@@ -317,14 +430,38 @@ class NodeRegistry:
                     "clients are identified by their nodes' public keys, but nodes have no "
                     f"keys, as in a simulation: node {node.node_id} has none"
                 )
-            key = compute_pem_fingerprint(node.public_key)
-            self._key_of[node.node_id] = key
-            if key in self._clients_by_key:
+            self._note_node(node)
+            if self._find_listed_clients(node.node_id):
                 admitted.add(node.node_id)
             elif node.node_id not in self._refused_nodes:
                 self._refused_nodes.add(node.node_id)
                 self._log_refusal(node.node_id, "is of no client of this run: it is not asked")
         return admitted
+
+    def _list_nodes(self, grid: Grid) -> list[int]:
+        """Return the connected nodes, and note the key and the name of each in a deployment."""
+        self._is_deployed = is_http_grid(unwrap_grid(grid))
+        if not self._is_deployed:
+            return [*grid.get_node_ids()]
+        nodes = [*grid.get_nodes()]
+        for node in nodes:
+            with suppress(TypeError, ValueError):  # a key of another kind, which nothing reads
+                self._note_node(node)
+        return [node.node_id for node in nodes]
+
+    def _note_node(self, node: NodeInfo) -> None:
+        if node.node_id in self._key_of:
+            return
+        if node.name:
+            self._node_names[node.node_id] = clean_name(node.name)
+        if node.public_key:
+            self._key_of[node.node_id] = compute_pem_fingerprint(node.public_key)
+
+    def _find_listed_clients(self, node: int) -> frozenset[int]:
+        """Return the clients that are listed for a node's key, or for its name."""
+        listed = self._clients_by_key or {}
+        by_key = listed.get(self._key_of.get(node, ""), frozenset())
+        return by_key | listed.get(self._node_names.get(node, ""), frozenset())
 
     def _read_query_replies(self, grid: Grid) -> list[str]:
         problems = []
@@ -338,7 +475,9 @@ class NodeRegistry:
                 if reply.has_error()
                 else self._register(node, reply)
             )
+            self._problems.pop(node, None)
             if problem is not None:
+                self._problems[node] = problem
                 self._retry_query(node)
                 is_device = node in self._key_of or is_http_grid(unwrap_grid(grid))
                 problems.append(
@@ -427,7 +566,7 @@ class NodeRegistry:
             return f": refused, {reason}"
         if not self._is_expected(client):
             return f", which is none of this run's: refused{self._closing_reason}"
-        if self._clients_by_key and client not in self._clients_by_key[self._key_of[node]]:
+        if self._clients_by_key and client not in self._find_listed_clients(node):
             return ", which is another key's: refused"
         return ""
 
@@ -476,14 +615,12 @@ class NodeRegistry:
 
     def _describe_host(self, node: int) -> str:
         """Describe a node with its key, and with the clients of its key or its earlier claims."""
-        by_key = (self._clients_by_key or {}).get(self._key_of.get(node, ""), frozenset())
-        clients = sorted(by_key or self._claims.get(node, ()))
+        clients = sorted(self._find_listed_clients(node) or self._claims.get(node, ()))
         listed = f", client{'' if len(clients) == 1 else 's'} {self._list_names(clients)}"
         return self._describe_node(node) + (listed if clients else "")
 
     def _describe_node(self, node: int) -> str:
-        key = self._key_of.get(node)
-        return f"node {node}" if key is None else f"node {node} with key {key}"
+        return str(Host(node, self._key_of.get(node), self._node_names.get(node, "")))
 
 
 class NodeIdRegistry(NodeRegistry):
@@ -496,7 +633,7 @@ class NodeIdRegistry(NodeRegistry):
     ----------
     clients : sequence of int or None
         The client ids, from the server's configuration; None accepts all that connect.
-    required, get_refusal
+    required, startup_timeout, get_refusal
         As in ``NodeRegistry``.
     """
 
@@ -505,9 +642,12 @@ class NodeIdRegistry(NodeRegistry):
         clients: Sequence[int] | None,
         *,
         required: Iterable[int] = (),
+        startup_timeout: float = math.inf,
         get_refusal: Callable[[int], str] | None = None,
     ) -> None:
-        super().__init__(clients, required=required, get_refusal=get_refusal)
+        super().__init__(
+            clients, required=required, startup_timeout=startup_timeout, get_refusal=get_refusal
+        )
         self._num_required = len(self._expected)
         self._assigned_nodes: frozenset[int] = frozenset()
 
@@ -538,7 +678,7 @@ class NodeIdRegistry(NodeRegistry):
 
     def refresh(self, grid: Grid) -> list[str]:
         """Note the connected nodes, and assign the remaining clients to the new ones."""
-        self.nodes = frozenset(grid.get_node_ids())
+        self.nodes = frozenset(self._list_nodes(grid))
         if not self._node_of and len(self.nodes) < self._num_required:
             return []
         new = sorted(self.nodes - set(self._node_of.values()))
@@ -564,6 +704,38 @@ class NodeIdRegistry(NodeRegistry):
                 self._closing_reason = f": as client {client} it cannot take part, {problem}"
                 return
             self._expected.add(client)
+
+
+class NodeKeyRegistry(NodeRegistry):
+    """Treat every node as the client that is listed for its public key, without a query.
+
+    Parameters
+    ----------
+    clients, clients_by_key, required, startup_timeout, get_refusal
+        As in ``NodeRegistry``; each key has one client.
+    """
+
+    def refresh(self, grid: Grid) -> list[str]:
+        """Note the connected nodes, and their clients."""
+        before, self.nodes = self.nodes, frozenset(self._find_admitted_nodes(grid))
+        for node in sorted(self.nodes):
+            if self._claims.get(node):
+                continue
+            claimed, refused = self._check_claims(node, sorted(self._find_listed_clients(node)))
+            for reason in refused:
+                self._log_refusal(node, reason)
+            self._claims[node] = tuple(claimed)
+        if self.nodes != before:
+            self._reassign_clients()
+        return []
+
+
+def read_fingerprint(key: str) -> str:
+    """Return the fingerprint of a public key in OpenSSH's form; any other text unchanged."""
+    try:
+        return compute_fingerprint(load_ssh_public_key(key.strip().encode()))
+    except (ValueError, UnsupportedAlgorithm):
+        return key
 
 
 def compute_fingerprint(key: SSHPublicKeyTypes) -> str:

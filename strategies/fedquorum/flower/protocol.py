@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from logging import INFO, WARNING
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from flwr.common.logger import log
@@ -59,9 +59,16 @@ from .codec import (
     has_protocol_version,
     select_records,
 )
-from .nodes import SET_FEDQUORUM, SET_STANDARD, ClientsByKey, NodeIdRegistry, NodeRegistry
+from .nodes import (
+    SET_FEDQUORUM,
+    SET_STANDARD,
+    ClientsByKey,
+    NodeIdRegistry,
+    NodeKeyRegistry,
+    NodeRegistry,
+)
 from .validation import Limits, compute_max_reply_bytes
-from .waiting_grid import is_in_memory_grid, unwrap_grid
+from .waiting_grid import is_http_grid, is_in_memory_grid, unwrap_grid
 
 WALL_CLOCK_TIMEOUT = 3600.0  # seconds, if ``round_timeout`` counts simulated seconds
 
@@ -176,8 +183,12 @@ class NativeProtocol:
         for problem in registry.refresh(grid):
             log(WARNING, "A node cannot take part: %s", problem)
 
-    def check_client_ids(self, grid: Grid, population: Population) -> None:
+    def check_client_ids(self, grid: Grid, population: Population, registry: NodeRegistry) -> None:
         """Refuse a grid that cannot identify the node of each client."""
+
+    def can_identify_clients(self, grid: Grid) -> bool:
+        """Say whether a later run on such a grid finds the node of each client again."""
+        return True
 
     @cached_property
     def closes_early(self) -> bool:
@@ -325,6 +336,7 @@ class DynamicProtocol(NativeProtocol):
             None if self.is_dynamic else population.hosted_clients,
             self.clients_by_key,
             required=population.required or (),
+            startup_timeout=self.startup_timeout,
             get_refusal=self.build_join_check(rules),
         )
 
@@ -403,7 +415,7 @@ def _check_native_reply(content: RecordDict) -> None:
         )
 
 
-CLIENT_IDS = OneOf(("node-order", "query"))
+CLIENT_IDS = OneOf(("node-order", "query", "key"))
 DEFAULT_MAX_REPLY_BYTES, DEFAULT_MAX_REPLY_MODELS = 2**26, 8
 
 MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
@@ -432,8 +444,11 @@ class StandardProtocol(DynamicProtocol):
 
     Parameters
     ----------
-    client_ids : {"node-order", "query"} (default: "node-order")
-        With ``node-order``, the nodes that are connected when round 1 begins become clients 0, 1,
+    client_ids : {"node-order", "query", "key"}, optional
+        By default ``key`` with ``clients_by_key`` and otherwise ``node-order``. A deployment with
+        priority clients refuses ``node-order`` as the default, and takes it if it is given. With
+        ``key``, a node is the client that ``clients_by_key`` has for its public key. With
+        ``node-order``, the nodes that are connected when round 1 begins become clients 0, 1,
         ... by ascending node id. Nodes that join later follow in the order in which they join.
         Flower draws the node ids of a simulation anew in each run, so that client 0 has other
         data in each run. With ``query``, a node reports its client id: it replies to a query with
@@ -461,7 +476,7 @@ class StandardProtocol(DynamicProtocol):
     reply_memory
         As in ``NativeProtocol``.
     clients_by_key : mapping of str to frozenset of int, optional
-        As in ``NativeProtocol``; needs ``query``.
+        As in ``NativeProtocol``. Each key has one client, if no query asks the nodes.
 
     Raises
     ------
@@ -472,7 +487,7 @@ class StandardProtocol(DynamicProtocol):
 
     is_native: ClassVar[bool] = False
 
-    client_ids: str = parameter("node-order", CLIENT_IDS)
+    client_ids: str | None = parameter(None, CLIENT_IDS)
     weighted_by_key: str = WEIGHTED_BY_KEY
     loss_key: str | None = None
     accuracy_key: str = ACCURACY_KEY
@@ -484,13 +499,29 @@ class StandardProtocol(DynamicProtocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.clients_by_key is not None and self.client_ids != "query":
+        has_keys = self.clients_by_key is not None
+        if has_keys and self.client_ids == "node-order":
+            raise ParameterError("client_ids", "key or query with clients_by_key", self.client_ids)
+        if self.client_ids_from == "key" and not self.clients_by_key:
             raise ParameterError(
-                "client_ids",
-                "query with clients_by_key",
-                self.client_ids,
-                "a key's clients are checked against its node's reply to the query",
+                "clients_by_key",
+                'the client of each public key, such as {"SHA256:...": frozenset({0})}',
+                self.clients_by_key,
             )
+        several = [key for key, clients in (self.clients_by_key or {}).items() if len(clients) != 1]
+        if several and self.client_ids_from == "key":
+            raise ParameterError(
+                "clients_by_key",
+                'one client for each key, or client_ids="query"',
+                several[0],
+                "a ClientApp written for Flower's own strategies is one client",
+            )
+
+    @property
+    def client_ids_from(self) -> str:
+        """The rule that assigns client ids to nodes, given or by default."""
+        by_default = "node-order" if self.clients_by_key is None else "key"
+        return self.client_ids or by_default
 
     def check_rules(self, rules: RuleSet) -> None:
         """Refuse rules that train local models, or that need D_k or losses before the round."""
@@ -520,21 +551,56 @@ class StandardProtocol(DynamicProtocol):
     def build_node_registry(self, population: Population, rules: RuleSet) -> NodeRegistry:
         """Return the registry of nodes that are one client each."""
         expected = None if self.is_dynamic else population.clients
-        required, get_refusal = population.required or (), self.build_join_check(rules)
-        if self.client_ids == "query":
-            return NodeRegistry(
-                expected,
-                self.clients_by_key,
-                standard=True,
-                required=required,
-                get_refusal=get_refusal,
-            )
-        return NodeIdRegistry(expected, required=required, get_refusal=get_refusal)
+        facts: dict[str, Any] = {
+            "required": population.required or (),
+            "startup_timeout": self.startup_timeout,
+            "get_refusal": self.build_join_check(rules),
+        }
+        if self.client_ids_from == "query":
+            return NodeRegistry(expected, self.clients_by_key, standard=True, **facts)
+        if self.client_ids_from == "key":
+            return NodeKeyRegistry(expected, self.clients_by_key, **facts)
+        return NodeIdRegistry(expected, **facts)
 
-    def check_client_ids(self, grid: Grid, population: Population) -> None:
-        """Refuse priority clients in a simulation whose client ids are drawn at random."""
-        has_random_ids = is_in_memory_grid(unwrap_grid(grid)) and self.client_ids == "node-order"
-        if has_random_ids and population.non_priority_clients:
+    def can_identify_clients(self, grid: Grid) -> bool:
+        """Say whether a later run on such a grid finds the node of each client again."""
+        return self.client_ids_from != "node-order" or not is_in_memory_grid(unwrap_grid(grid))
+
+    def wait_for_clients(
+        self, registry: NodeRegistry, grid: Grid, *, first: bool, evaluating: bool = False
+    ) -> None:
+        """Wait as usual, but not for priority clients that nobody has named."""
+        if first and self.is_dynamic and registry.required and self._orders_devices_unasked(grid):
+            registry.wait_for_nodes(grid, self.min_available_nodes or 0, first=False)
+            raise self._build_unnamed_error(registry)
+        super().wait_for_clients(registry, grid, first=first, evaluating=evaluating)
+
+    def _orders_devices_unasked(self, grid: Grid) -> bool:
+        """Say whether the devices of a deployment have their client ids by default."""
+        by_default = self.client_ids is None and self.client_ids_from == "node-order"
+        return by_default and is_http_grid(unwrap_grid(grid))
+
+    def _build_unnamed_error(self, registry: NodeRegistry) -> ParameterError:
+        return ParameterError(
+            "client_ids",
+            'given in a deployment with priority clients: clients_by_key={"KEY": 0} names a node '
+            'by its public key, client_ids="query" asks each node (docs/drop-in.md, '
+            "'Who is client 0'), or client_ids=\"node-order\" takes this order: "
+            f"{registry.list_hosts()}",
+            self.client_ids,
+        )
+
+    def check_client_ids(self, grid: Grid, population: Population, registry: NodeRegistry) -> None:
+        """Refuse priority clients that nobody has named.
+
+        In a simulation, node ids are drawn at random. In a deployment they last, but only a user
+        who has seen which node is which client can mean one of them by its number.
+        """
+        # An explicit list means certain devices, though others join only later.
+        has_priority = population.required is not None or bool(population.non_priority_clients)
+        if has_priority and self._orders_devices_unasked(grid):
+            raise self._build_unnamed_error(registry)
+        if not self.can_identify_clients(grid) and population.non_priority_clients:
             raise ParameterError(
                 "client_ids",
                 "query in a simulation, where chance decides which node is client 0 (the ClientApp "
@@ -669,7 +735,7 @@ class StandardProtocol(DynamicProtocol):
         log(INFO, "\t│\t├── Accuracy: '%s'", self.accuracy_key)
         log(INFO, "\t│\t├── ArrayRecord key: '%s'", self.arrayrecord_key)
         log(INFO, "\t│\t└── ConfigRecord key: '%s'", self.configrecord_key)
-        log(INFO, "\t├──> Client ids: %s", self.client_ids)
+        log(INFO, "\t├──> Client ids: %s", self.client_ids_from)
 
 
 def _select_common_form(contents: Sequence[RecordDict]) -> list[RecordDict]:

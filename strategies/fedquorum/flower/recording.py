@@ -1,6 +1,7 @@
 """Write the records of a drop-in strategy in any Flower app, and resume its runs."""
 
 import inspect
+import logging
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -18,13 +19,13 @@ from flwr.serverapp.strategy import Result, Strategy
 from ..errors import RunError
 from ..records.checkpoint import Checkpoint, CheckpointStore, check_unchanged
 from ..records.failures import count_failures
+from ..records.hosts import Host
 from ..records.legs import CHANGEABLE_DROP_IN_OPTIONS
 from ..records.provenance import RunInfo, find_commit, get_versions
 from ..records.reader import explain_not_a_run, load_run, read_manifest
 from ..records.round_record import build_round_record
-from ..records.run_dir import can_start_run, run_exists_error
+from ..records.run_dir import can_start_run, holds_run, run_exists_error
 from ..records.runner import CheckpointWriter, Runner, resume_strategy
-from ..records.safe_files import MANIFEST_FILE
 from ..records.settings import dump_settings, flatten_settings
 from ..records.writer import RunWriter
 from ..registry import to_builtins, to_settings
@@ -33,11 +34,20 @@ from .codec import decode_arrays, encode_arrays
 from .strategy import complete_result
 from .waiting_grid import is_flower_grid
 
+FLOWERS_ROUND_TITLE = "[ROUND %s/%s]"
+FLOWERS_LAST_LINE = "Strategy execution finished in %.2fs"
+
 EXPERIMENT = ENGINE = "drop-in"
 """The manifest's experiment and engine for runs without a preset and an engine of the app."""
 
 SOURCE = Path(__file__).resolve().parents[3]
 PACKAGES = ("flwr", "numpy", "scipy", "piqp", "pyarrow", "safetensors")
+
+NOT_RESUMABLE = (
+    "This run can never be resumed: a simulation draws new node ids for every run, so nobody knows "
+    "which node is which client. For a run that can go on, let the ClientApp report its partition "
+    "and set client_ids=\"query\" (docs/drop-in.md, 'Who is client 0')"
+)
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -71,6 +81,8 @@ def build_strategy_settings(
         "reply_memory",
     )
     options = {name: getattr(communication, name) for name in names if hasattr(communication, name)}
+    if "client_ids" in options:
+        options["client_ids"] = communication.client_ids_from
     options["min_available_nodes"] = strategy.min_available_nodes
     priority_ids = None if priority is None else sorted(priority)
     facts = {"protocol": strategy.protocol, "num_rounds": num_rounds, "priority": priority_ids}
@@ -131,7 +143,11 @@ class RunRecorder:
             resumed=checkpoint,
         ) as records:
             log(INFO, "Records in %s", self.directory)
-            run = RecordingStrategy(strategy, records, settings, initial_arrays, checkpoint)
+            if not strategy.communication.can_identify_clients(grid):
+                log(WARNING, NOT_RESUMABLE)
+            # Flower's log names the class, so it has the name of the method.
+            kind = type(type(strategy).__name__, (RecordingStrategy,), {})
+            run: RecordingStrategy = kind(strategy, records, settings, initial_arrays, checkpoint)
             if is_flower_grid(grid):
                 grid = strategy.build_waiting_grid(grid)
             try:
@@ -144,7 +160,7 @@ class RunRecorder:
     def _find_checkpoint(self, settings: Mapping[str, Any]) -> Checkpoint | None:
         """Return the checkpoint from which to resume, None for a new run."""
         if not self.resume:
-            if (self.directory / MANIFEST_FILE).exists():
+            if holds_run(self.directory):
                 raise RunError(f"{run_exists_error(self.directory)} (resume_from=FOLDER)")
             return None
         if can_start_run(self.directory):
@@ -172,10 +188,7 @@ class RunRecorder:
             _to_keywords(found.checkpoint.settings),
             _to_keywords(flatten_settings(settings)),
         )
-        # The protocol comes first, because it decides which other keywords exist.
-        check_unchanged(*({"protocol": one.get("protocol")} for one in (before, now)))
         check_unchanged(before, now, changeable_prefixes=CHANGEABLE_DROP_IN_OPTIONS)
-        log(INFO, "Continuing after round %d of the run", found.checkpoint.server_round)
         return found.checkpoint
 
 
@@ -207,6 +220,7 @@ class RecordingStrategy(Strategy):
         self._strategy = strategy
         self._records = records
         self._last_recorded_round = 0 if checkpoint is None else checkpoint.server_round
+        self._hosts: Mapping[int, Host] = {}
         self._joined_rounds = {} if checkpoint is None else _read_joined_rounds(checkpoint)
         checkpoints = CheckpointWriter(
             records, flatten_settings(settings), settings["rounds"], get_state=self._get_state
@@ -234,10 +248,16 @@ class RecordingStrategy(Strategy):
         given: EvaluateFn | None = bound.arguments.get("evaluate_fn")
         if given is not None and self._last_recorded_round > 0:
             bound.arguments["evaluate_fn"] = self._wrap_evaluate(given)
+        hidden = _SkippedRounds(self._last_recorded_round)
         # Steps 1 and 2 of the first round come before Flower's loop, which sends no such messages.
         self.runner.open_round()
         self.runner.initial_evaluations = self._strategy.evaluate_initial(initial_arrays, grid)
-        result = Strategy.start(*bound.args, **bound.kwargs)
+        flower = logging.getLogger("flwr")
+        flower.addFilter(hidden)
+        try:
+            result = Strategy.start(*bound.args, **bound.kwargs)
+        finally:
+            flower.removeFilter(hidden)
         return complete_result(result, initial_arrays)
 
     def _wrap_evaluate(self, evaluate: EvaluateFn) -> EvaluateFn:
@@ -306,15 +326,19 @@ class RecordingStrategy(Strategy):
     # --- what is written ---------------------------------------------------------------------
 
     def _note_joined(self, server_round: int) -> None:
-        """Note the clients that take part from a round on."""
+        """Note the clients that take part from a round on, and the nodes that host them."""
         new = [k for k in self._strategy.population.clients if k not in self._joined_rounds]
         if new:
             self._joined_rounds |= dict.fromkeys(new, server_round)
+        if new or self._hosts != self._strategy.client_hosts:
             self._save_population()
 
     def _save_population(self) -> None:
         population, names = self._strategy.population, self._strategy.client_names
-        self._records.save_population(population, None, self._joined_rounds, names=names)
+        self._hosts = self._strategy.client_hosts
+        self._records.save_population(
+            population, None, self._joined_rounds, names=names, hosts=self._hosts
+        )
 
     def _get_state(self) -> StateArrays:
         return {**self._strategy.get_state(), **_encode_joined_rounds(self._joined_rounds)}
@@ -331,6 +355,28 @@ def _mark_if_failed(records: RunWriter, strategy: Any) -> None:
         text = counts.describe(len(rounds), strategy.client_names.format)
         log(WARNING, "The run has failed: %s", text)
         records.mark_failed(RunError(text))
+
+
+class _SkippedRounds(logging.Filter):
+    """Replaces what Flower's loop logs about rounds that are in the records by one line."""
+
+    def __init__(self, last_round: int) -> None:
+        super().__init__()
+        self._last_round = last_round
+        self._is_skipping = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Say whether to log a record."""
+        if record.msg == FLOWERS_ROUND_TITLE and isinstance(record.args, tuple):
+            started, was_skipping = record.args[0], self._is_skipping
+            self._is_skipping = isinstance(started, int) and started <= self._last_round
+            if self._is_skipping and not was_skipping:
+                record.msg = "Rounds 1 to %d are in the records and are not repeated"
+                record.args = (self._last_round,)
+                return True
+        elif record.msg == FLOWERS_LAST_LINE:
+            self._is_skipping = False
+        return not self._is_skipping or record.levelno > logging.INFO
 
 
 def _encode_joined_rounds(joined_rounds: Mapping[int, int]) -> StateArrays:

@@ -38,7 +38,7 @@ from .codec import (
     find_unavailable_clients,
     is_native_reply,
 )
-from .nodes import SET_FEDQUORUM
+from .nodes import NOT_CONNECTED, SET_FEDQUORUM
 from .protocol import NativeProtocol
 from .validation import (
     ExpectedReply,
@@ -60,6 +60,11 @@ DISCONNECTED_ERRORS = frozenset(
     }
 )
 """Flower's errors for a node, or a message of a node, that is no longer available."""
+
+
+def is_disconnection(reply: Message) -> bool:
+    """Say whether a reply is Flower's error for a node that is gone."""
+    return reply.has_error() and reply.error.code in DISCONNECTED_ERRORS
 
 
 @dataclass(frozen=True)
@@ -202,7 +207,7 @@ def _add_reply(
     if reply.has_error():
         reason = sanitize(reply.error.reason, MAX_REASON_LENGTH)
         results.by_client.update({k: kind(k, Status.FAILED, reason=reason) for k in selected})
-        if reply.error.code in DISCONNECTED_ERRORS:
+        if is_disconnection(reply):
             results.disconnected.update(selected)
         return
     content = reply.content
@@ -383,6 +388,8 @@ class RoundLogger:
             log(level, text)
 
 
+MAX_NODES_NAMED = 20  # in one round
+
 MAX_OVERHEAD_FACTOR = 2
 MAX_OVERHEAD_BYTES = 2**20
 """A message has at most this many times its payload, plus this many bytes."""
@@ -415,6 +422,7 @@ class NodeSession:
         self._rules = rules
         self.limits = communication.build_limits(rules)
         self._logger = RoundLogger(communication, rules)
+        self._named: set[tuple[int, str]] = set()
         self._pushed: dict[str, Mapping[int, Metadata]] = {}
         self._started = False
         self.registry = communication.build_node_registry(population, rules)
@@ -446,7 +454,9 @@ class NodeSession:
             self._registered = registered
             joined = population.with_clients(registered.tolist())
         if first:
-            self.communication.check_client_ids(grid, joined)
+            self.communication.check_client_ids(grid, joined, self.registry)
+            some_have_priority = joined.required is not None or joined.non_priority_clients
+            self.registry.log_hosts(joined.priority if some_have_priority else frozenset())
             self._close_registry(joined)
         self._started = True
         return joined
@@ -589,6 +599,8 @@ class NodeSession:
         late = []
         for arrival in self._grid.take_late_arrivals():
             message_type, _, number = arrival.message.metadata.group_id.partition(" ")
+            if is_disconnection(arrival.message):
+                continue  # the SuperLink's word for a node that is gone is no reply of it
             if message_type == MessageType.TRAIN:
                 clients = self._clients_by_round.get(int(number), {}).get(arrival.node, ())
                 late += [LateReply(int(number), k, arrival.seconds) for k in clients]
@@ -649,7 +661,7 @@ class NodeSession:
     def _explain_missing_reply(self, client: int) -> tuple[str, str]:
         """Return the status of a client without a reply, and the reason."""
         if self.registry.find_node(client) is None:
-            return "unavailable", "its node is not connected"
+            return "unavailable", self.registry.explain_absence(client)
         if client in self._busy_clients:
             return "busy", "its node still has the message of an earlier round"
         if self._grid is not None and self._grid.closed_early:
@@ -682,10 +694,36 @@ class NodeSession:
                 f"every client that trained in round {report.server_round} replied in "
                 f"{self.communication.other_protocol_hint}"
             )
+        self._warn_about_nodes(report)
         if not self.communication.is_native:
             self._logger.log_round(report, results, self.registry.names)
         if is_unchanged:
             self._logger.log_unchanged_model(report, self.registry.names)
+
+    def _warn_about_nodes(self, report: RoundReport) -> None:
+        """Name the node of a client that failed or lacks its node, once for each reason."""
+        new = []
+        for decision in report.decisions:
+            host = self.registry.describe_node_of(decision.client)
+            is_there = self.registry.find_node(decision.client) is not None
+            is_unusable = decision.status == "rejected" and decision.num_examples is None
+            is_broken = host and is_there and (decision.status == "failed" or is_unusable)
+            # The reason for a client without its node names the node, if one is to blame.
+            is_barred = (
+                decision.status == "unavailable"
+                and not is_there
+                and decision.reason != NOT_CONNECTED
+            )
+            kind = (decision.client, normalize_reason(decision.reason))
+            if (is_broken or is_barred) and kind not in self._named:
+                self._named.add(kind)
+                new.append((decision, host if is_there else ""))
+        for decision, host in new[:MAX_NODES_NAMED]:
+            name, where = self.registry.names.format(decision.client), f" on {host}" if host else ""
+            log(WARNING, "Client %s%s %s: %s", name, where, decision.status, decision.reason)
+        if len(new) > MAX_NODES_NAMED:
+            more = len(new) - MAX_NODES_NAMED
+            log(WARNING, "... and %d further clients; the records have all reasons", more)
 
 
 def _get_rule_name(weighting: Weighting[Any]) -> str:

@@ -43,6 +43,7 @@ from .codec import (
     WEIGHTED_BY_KEY,
     NamedArrays,
 )
+from .nodes import ClientsByKey, read_fingerprint
 from .protocol import DynamicProtocol, MetricsAggregation, StandardProtocol
 from .strategy import ComposedStrategy
 
@@ -111,8 +112,15 @@ class DropInStrategy(ComposedStrategy):
         The metric with the loss; by default ``loss``, ``train_loss`` or ``train-loss``.
     accuracy_key : str
         The metric with the accuracy.
-    client_ids : {"node-order", "query"}
-        The rule that assigns client ids to nodes; see ``StandardProtocol``.
+    client_ids : {"node-order", "query", "key"}, optional
+        The rule that assigns client ids to nodes; see ``StandardProtocol``. Priority in a
+        deployment needs it, or ``clients_by_key``.
+    clients_by_key : mapping of str to int, optional
+        The client of each node. A node is given by the fingerprint of its public key, by the key
+        as in its .pub file, or by the name with which it was registered. Other nodes take no part.
+        With ``client_ids="query"`` or ``protocol="fedquorum"`` a node may have several clients.
+    startup_timeout : float
+        Seconds for which round 1 waits for priority clients once ``min_available_nodes`` are there.
     max_reply_bytes : int, optional
         Largest reply to read, in bytes; by default 64 MiB and 8 models.
     seed : int
@@ -174,7 +182,9 @@ class DropInStrategy(ComposedStrategy):
         protocol: str = "standard",
         loss_key: str | None = None,
         accuracy_key: str = ACCURACY_KEY,
-        client_ids: str = "node-order",
+        client_ids: str | None = None,
+        clients_by_key: Mapping[str, int | Iterable[int]] | None = None,
+        startup_timeout: float = 300.0,
         max_reply_bytes: int | None = None,
         seed: int = 0,
         server_lr: float = 1.0,
@@ -227,8 +237,11 @@ class DropInStrategy(ComposedStrategy):
             raise _replace_parameter(error) from None
         self.protocol = protocol
         self._starts_itself = False
+        keys = _parse_clients_by_key(clients_by_key, priority_ids)
         standard = StandardProtocol(
             client_ids=client_ids,
+            clients_by_key=keys,
+            startup_timeout=startup_timeout,
             weighted_by_key=weighted_by_key,
             loss_key=loss_key,
             accuracy_key=accuracy_key,
@@ -588,6 +601,34 @@ def _parse_priority(given: Iterable[int] | None) -> frozenset[int] | None:
     if not ids or not all(map(NON_NEGATIVE_INT.contains, ids)):
         raise ParameterError("priority", "a list of client ids >= 0, such as [0, 1]", given)
     return frozenset(ids)
+
+
+def _parse_clients_by_key(
+    given: Mapping[str, int | Iterable[int]] | None, priority: frozenset[int] | None
+) -> ClientsByKey | None:
+    """Return the clients of each key's fingerprint, or of each name; None if not given."""
+    if given is None:
+        return None
+    allowed = 'a dict of public keys and their clients, such as {"SHA256:...": 0}, each client once'
+    if not isinstance(given, Mapping) or not given:
+        raise ParameterError("clients_by_key", allowed, given)
+    clients_by_key: dict[str, frozenset[int]] = {}
+    for key, value in given.items():
+        clients = [*value] if isinstance(value, Iterable) else [value]
+        earlier = frozenset[int]().union(*clients_by_key.values())
+        is_valid = isinstance(key, str) and clients and all(map(NON_NEGATIVE_INT.contains, clients))
+        if not is_valid or earlier.intersection(clients):
+            raise ParameterError("clients_by_key", allowed, {key: value})
+        name = read_fingerprint(key)
+        clients_by_key[name] = clients_by_key.get(name, frozenset()).union(clients)
+    listed = frozenset[int]().union(*clients_by_key.values())
+    if priority is not None and not priority <= listed:
+        raise ParameterError(
+            "priority",
+            f"among the clients in clients_by_key, {abbreviate(sorted(listed))}",
+            sorted(priority - listed),
+        )
+    return clients_by_key
 
 
 def _resolve_minimum(name: str, step: str, fraction: float, minimum: int) -> int:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from ..errors import StateError
 from ..records.client_names import ClientNames
+from ..records.hosts import Host
 from ..rules.composition import RuleSet
 from ..rules.decisions import ClientEvaluation, RoundReport
 from ..rules.round import NO_OBJECTIVE, RoundOutcomes, decide_round
@@ -149,6 +150,11 @@ class ComposedStrategy(Strategy):
     def client_names(self) -> ClientNames:
         """The names of clients that the server or their nodes gave."""
         return self._session.registry.names
+
+    @property
+    def client_hosts(self) -> Mapping[int, Host]:
+        """The last node of every client in a deployment; empty in a simulation."""
+        return self._session.registry.hosts
 
     @property
     def client_scales(self) -> Mapping[int, ConfigRecord]:

@@ -325,8 +325,10 @@ class WaitingGrid(Grid):
             self._pushed.remove(key)
             self._stored_replies[key] = arrival.message
         else:
-            # Only its time of arrival matters.
-            shell = make_message(metadata=arrival.message.metadata, content=RecordDict())
+            # Only its time of arrival matters, and whether it is a reply at all.
+            shell = arrival.message
+            if not shell.has_error():
+                shell = make_message(metadata=shell.metadata, content=RecordDict())
             self._late_arrivals.append(replace(arrival, message=shell))
 
     def _get_next(self, closes: float) -> tuple[str, Arrival] | None:

@@ -37,6 +37,7 @@ NUM_KEPT = 2
 CHECKPOINTS_DIR = "checkpoints"
 _FILE_PATTERN = re.compile(r"round-(\d{6,18})\.safetensors", re.ASCII)
 _OPTIONAL_PREFIX = "tensorboard/"  # of the files that a run can do without
+_FIRST_KEYS = ("strategy.name", "strategy", "protocol")
 _STATE_FIELDS = ("model", "strategy", "summary", "nodes")
 
 
@@ -333,7 +334,7 @@ def check_unchanged(
     RunError
         For the first setting that changed; the message names it and both values.
     """
-    for key in sorted(before.keys() | settings.keys()):
+    for key in sorted(before.keys() | settings.keys(), key=_rank_key):
         old, new = before.get(key), settings.get(key)
         if key in EXTENDABLE_SETTINGS and isinstance(old, int) and isinstance(new, int):
             if new < old:
@@ -343,6 +344,11 @@ def check_unchanged(
                 f"{key} must be {_format_value(old)}, as in the run so far, "
                 f"got {_format_value(new)}"
             )
+
+
+def _rank_key(key: str) -> tuple[int, str]:
+    """Order the settings that decide which others exist before these."""
+    return (_FIRST_KEYS.index(key) if key in _FIRST_KEYS else len(_FIRST_KEYS), key)
 
 
 def _format_value(value: Any) -> str:

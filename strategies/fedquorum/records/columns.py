@@ -30,6 +30,8 @@ class TableColumn:
         What a null value means; empty if no value may be null.
     low, high : float
         The smallest and the largest allowed number. NaN is in every range.
+    is_optional : bool
+        Whether a table without any value may lack the column.
     """
 
     name: str
@@ -37,6 +39,7 @@ class TableColumn:
     null_meaning: str = ""
     low: float = -math.inf
     high: float = math.inf
+    is_optional: bool = False
 
     @property
     def field(self) -> pa.Field:
@@ -125,9 +128,9 @@ def fraction_column(name: str, null_meaning: str = "") -> TableColumn:
     return TableColumn(name, pa.float64(), null_meaning, 0.0, 1.0)
 
 
-def text_column(name: str, null_meaning: str = "") -> TableColumn:
+def text_column(name: str, null_meaning: str = "", *, is_optional: bool = False) -> TableColumn:
     """Return a column of texts."""
-    return TableColumn(name, pa.string(), null_meaning)
+    return TableColumn(name, pa.string(), null_meaning, is_optional=is_optional)
 
 
 def bool_column(name: str, null_meaning: str = "") -> TableColumn:

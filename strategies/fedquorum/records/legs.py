@@ -19,8 +19,11 @@ CHANGEABLE_PREFIXES = ("engine.", "tracker.", "resume", "client.retain_memory")
 DATA_LOCATIONS = ("data.path", "data.test_path", "data.root", "data.cache_dir", "data.download")
 """The settings that say where data is. A resume may change them for data that it recognizes."""
 
-CHANGEABLE_DROP_IN_OPTIONS = ("reply_memory", "max_reply_bytes")
-"""The keywords that a resume of a drop-in strategy may change."""
+CHANGEABLE_DROP_IN_OPTIONS = (
+    *("reply_memory", "max_reply_bytes", "min_available_nodes"),
+    *("arrayrecord_key", "configrecord_key"),
+)
+"""The keywords that a resume of a drop-in strategy may change: they decide nothing in a round."""
 
 EXTENDABLE_SETTINGS = ("rounds", "num_rounds")
 """The planned numbers of rounds, of the run and of a drop-in strategy's schedules."""

@@ -115,12 +115,20 @@ def _read_table(file: BinaryIO, wanted: Sequence[TableColumn]) -> pa.Table:
     found = pq.read_schema(file).names
     if len(set(found)) < len(found):
         raise RunError("expected columns with different names")
-    missing = [column.name for column in wanted if column.name not in found]
-    if missing:
-        raise RunError(f"expected a column {missing[0]}")
-    texts = [column.name for column in wanted if column.is_text]
-    table = read_columns(file, [column.name for column in wanted], texts)
-    return pa.table({column.name: _cast_values(table[column.name], column) for column in wanted})
+    missing = [column for column in wanted if column.name not in found]
+    if not all(column.is_optional for column in missing):
+        raise RunError(f"expected a column {missing[0].name}")
+    present = [column for column in wanted if column not in missing]
+    texts = [column.name for column in present if column.is_text]
+    table = read_columns(file, [column.name for column in present], texts)
+    return pa.table(
+        {
+            column.name: pa.chunked_array([pa.nulls(table.num_rows, column.type)])
+            if column in missing
+            else _cast_values(table[column.name], column)
+            for column in wanted
+        }
+    )
 
 
 def _cast_values(given: pa.ChunkedArray, column: TableColumn) -> pa.ChunkedArray:

@@ -105,6 +105,20 @@ def can_start_run(directory: Path) -> bool:
     return directory.is_dir() and not any(any(manifests) for manifests in matches)
 
 
+def holds_run(directory: Path) -> bool:
+    """Say whether a folder has a run to keep: a complete one, a round of one, or a release.
+
+    A start that failed before the end of round 1 leaves nothing from which to go on. Whether a
+    process is still at work on it, only the folder's lock tells.
+    """
+    if not os.path.lexists(directory / MANIFEST_FILE):
+        return False
+    manifest = read_manifest_or_empty(directory)
+    is_empty = manifest.get("rounds_completed") == 0 and not manifest.get("resumed")
+    is_open = manifest.get("status") in ("running", "interrupted", "failed")
+    return not (is_empty and is_open and "privacy" not in manifest)
+
+
 def remove_unfinished(directory: Path) -> None:
     """Remove the records of a run that did not complete, so that another run can start there.
 

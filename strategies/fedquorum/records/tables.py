@@ -33,6 +33,7 @@ from .columns import (
     text_column,
     validate_columns,
 )
+from .hosts import Host
 from .parquet import read_parquet_file
 from .safe_files import SafeRunDir, format_table_file, select_table_files
 from .values import MAX_COUNT
@@ -96,6 +97,8 @@ POPULATION_COLUMNS: TableColumns = (
     fraction_column("base_rate", "not known"),
     bool_column("held_out"),
     *(float_column(name, null) for name, null in CLIENT_COLUMNS.items()),
+    text_column("node", "a simulation, or the client has not connected yet", is_optional=True),
+    text_column("node_key", "a simulation, or the node has no public key", is_optional=True),
 )
 """The columns of ``population.parquet``."""
 
@@ -300,6 +303,8 @@ def build_population_table(
     joined: Mapping[int, int] | None = None,
     columns: Mapping[str, Mapping[int, float]] | None = None,
     names: ClientNames = NO_NAMES,
+    *,
+    hosts: Mapping[int, Host] | None = None,
 ) -> pa.Table:
     """Return the rows of ``population.parquet``.
 
@@ -315,7 +320,10 @@ def build_population_table(
         The run's columns of ``CLIENT_COLUMNS``, by client id.
     names : ClientNames
         The names to record.
+    hosts : mapping of int to Host, optional
+        The node of every client, in a deployment.
     """
+    hosts = hosts or {}
     clients = np.sort(np.array(population.hosted_clients, dtype=np.int64))
     is_held_out = np.isin(clients, np.array(population.held_out, dtype=np.int64))
     weights = np.zeros(len(clients))
@@ -343,8 +351,11 @@ def build_population_table(
             name: _nan_to_null(numbers.get_array(clients, np.nan))
             for name, numbers in extra_columns.items()
         },
+        "node": [str(hosts[k].node) if k in hosts else None for k in clients.tolist()],
+        "node_key": [hosts[k].key if k in hosts else None for k in clients.tolist()],
     }
-    return build_table(POPULATION_COLUMNS, values)
+    table = build_table(POPULATION_COLUMNS, values)
+    return table if hosts else table.drop_columns(["node", "node_key"])
 
 
 def _nan_to_null(values: NDArray[np.float64]) -> pa.Array:

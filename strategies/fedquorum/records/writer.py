@@ -22,12 +22,14 @@ from ..rules.types import Population
 from .callback import FinishedRound, RunCallback, RunObserver
 from .checkpoint import Checkpoint, save_arrays
 from .client_names import NO_NAMES, ClientNames
+from .hosts import Host
 from .legs import find_changed_settings
 from .provenance import RunInfo, get_utc_time
 from .reader import FORMAT_VERSION, read_manifest
 from .run_dir import (
     RECORD_NAMES,
     cannot_create_error,
+    holds_run,
     list_append_only_files,
     lock_run,
     refuse_links,
@@ -132,7 +134,7 @@ class RunWriter(RunCallback):
                     # Tables first: they must not have rounds that rounds.jsonl has already lost.
                     self._open_tables(resumed.records)
                     truncate_records(self.directory, resumed.records)
-                elif (self.directory / MANIFEST_FILE).exists():
+                elif holds_run(self.directory):
                     raise run_exists_error(self.directory)
                 else:
                     remove_run_files(self.directory)
@@ -247,9 +249,11 @@ class RunWriter(RunCallback):
         joined: Mapping[int, int] | None = None,
         columns: Mapping[str, Mapping[int, float]] | None = None,
         names: ClientNames = NO_NAMES,
+        *,
+        hosts: Mapping[int, Host] | None = None,
     ) -> None:
         """Write the table of clients, see ``build_population_table``."""
-        table = build_population_table(population, rates, joined, columns, names)
+        table = build_population_table(population, rates, joined, columns, names, hosts=hosts)
         write_table(
             table, self.directory / "population.parquet", durable=True, sorted_column="client"
         )

@@ -19,7 +19,7 @@ NOT_SELECTED = "not selected yet"
 MAX_CLIENTS_SHOWN = 500
 HEADINGS = (
     *("client", "priority", "status", "in round", "reason", "reply took", "last trained"),
-    *("late in rounds", "last late reply"),
+    *("late in rounds", "last late reply", "node", "node key"),
 )
 _DISPLAY_ORDER = (
     *("failed", "rejected", "late", "busy", "unavailable"),
@@ -54,6 +54,7 @@ class ClientStatusTable:
         by_client = {name: rows[rows["status"] == name].groupby("client") for name in STATUSES}
         self.table["trained"] = by_client["trained"]["round"].max()
         self.table["late"] = by_client["late"].size()
+        self._hosts: dict[int, tuple[str, str]] = {}
         if (run.directory / POPULATION_FILE).is_file():
             self._add_population(read_population(run.directory).to_pandas())
         self.table = self.table.sort_index()
@@ -61,7 +62,10 @@ class ClientStatusTable:
         self._late = {reply.client: reply for one in run.rounds for reply in one.late_replies}
 
     def _add_population(self, population: Any) -> None:
-        """Add clients that were never selected, except held-out ones."""
+        """Add clients that were never selected, except held-out ones, and all nodes."""
+        hosts = population[population["node"].notna()] if "node" in population else population[:0]
+        for host in hosts.itertuples():
+            self._hosts[host.client] = (sanitize(host.node), sanitize(host.node_key or ""))
         if "held_out" in population:
             population = population[population["held_out"] != 1]
         population = population[~population["client"].isin(self.table.index)]
@@ -118,6 +122,7 @@ class ClientStatusTable:
             _format_count(row["trained"]) or "-",
             _format_count(row["late"]),
             "" if reply is None else _format_lateness(reply),
+            *self._hosts.get(client, ("", "")),
         )
 
 

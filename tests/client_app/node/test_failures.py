@@ -26,6 +26,7 @@ from PIL import Image
 
 from client_app import app as client_app
 from client_app.node.node import SUPERNODE_MODULE
+from client_app.node.policy import may_send_reasons
 from server_app.engines.in_process import InProcessGrid
 from tests.cases import sample_cases
 
@@ -145,6 +146,32 @@ def test_a_device_quotes_no_data(
     assert re.fullmatch(broken.reason_pattern, reason), reason
     assert re.search(r"(used|failed): [a-z]+\.\w+ must ", caplog.text)
     assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+@pytest.mark.parametrize(
+    ("policy", "allowed"), [("reasons: true", True), ("reasons: false", False)]
+)
+def test_an_owner_may_let_the_text_leave(
+    tmp_path: Path, kind: str, policy: str, *, allowed: bool
+) -> None:
+    """With ``reasons: true`` in node.yaml."""
+    BROKEN["a label of no class"].write(tmp_path / "data")
+    (tmp_path / "node.yaml").write_text(policy)
+    reason = get_error_reason(
+        kind, f"{ARRAYS} data.path=nowhere", {**DEVICE, "data-path": str(tmp_path / "data")}
+    )
+    assert ("31415" in reason) == allowed
+    assert "\n" not in reason
+
+
+@pytest.mark.parametrize("text", ["", "color: 1", "reasons: 1", "reasons: [", None])
+def test_without_a_usable_policy_no_text_leaves(tmp_path: Path, text: str | None) -> None:
+    """An owner must say so."""
+    if text is not None:
+        (tmp_path / "node.yaml").write_text(text)
+    assert not may_send_reasons({"data-path": str(tmp_path / "data")})
+    assert not may_send_reasons({})
 
 
 @pytest.mark.parametrize("kind", REQUESTS)

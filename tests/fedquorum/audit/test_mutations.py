@@ -102,7 +102,10 @@ ROUNDS = {
 NOT_COVERED = {
     "clients": {"reason"},
     "evaluations": set[str](),
-    "population": {"name", "participation_rate", "joined_round", "local_accuracy"},
+    "population": {
+        *("name", "participation_rate", "joined_round", "local_accuracy"),
+        *("node", "node_key"),
+    },
     "rounds": {"bytes_down", "bytes_up", "duration_seconds", "state_bytes", "disconnected"},
 }
 """The columns that no other record determines, at least not in these runs."""

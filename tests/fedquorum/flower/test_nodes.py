@@ -17,14 +17,17 @@ from fedquorum.flower.nodes import (
     MAX_JOINING_CLIENTS,
     MAX_REFUSALS_SHOWN,
     MAX_REFUSALS_STORED,
+    NOT_CONNECTED,
+    NodeKeyRegistry,
     NodeRegistry,
     compute_pem_fingerprint,
+    read_fingerprint,
 )
 from fedquorum.records.client_names import ClientNames
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from tests.builders_flower import KeyedGrid, make_grid
+from tests.builders_flower import KeyedGrid, make_deployment_grid, make_grid
 
 
 def test_clients_whose_nodes_never_connected_are_unregistered() -> None:
@@ -303,3 +306,117 @@ def test_many_nodes_of_one_client_register_in_time_for_their_number() -> None:
     assert registry.refresh(KeyedGrid([[client] for client in range(300)])) == []
     assert len(registry.connected_clients) == 300
     assert registry.looked <= 5 * 300
+
+
+# --- which node is which client ----------------------------------------------------------------
+
+
+def test_a_key_or_a_name_is_a_client_without_a_query(caplog: pytest.LogCaptureFixture) -> None:
+    """The first node with a name has its client; nodes of no client get no message."""
+    nodes = KeyedGrid([[], [], [], []])
+    nodes.labels = {2: "North", 4: "North"}
+    clients = {**nodes.group_by_key({1: {3}}), "North": frozenset({0})}
+    registry = NodeKeyRegistry(None, clients)
+    assert registry.refresh(nodes) == []
+    assert (registry.find_node(3), registry.find_node(0)) == (1, 2)
+    assert registry.connected_clients == {0, 3}
+    north = f"node 2 (North) with key {nodes.get_fingerprint(2)}"
+    assert f"claims client 0, which {north} has: refused" in caplog.text
+    assert f"node 3 with key {nodes.get_fingerprint(3)} is of no client of this run" in caplog.text
+    assert nodes.messages == []
+    nodes.away = {2}
+    registry.refresh(nodes)
+    assert registry.find_node(0) == 4
+    assert {client: host.node for client, host in registry.hosts.items()} == {0: 4, 3: 1}
+
+
+def test_a_public_key_is_read_as_its_fingerprint() -> None:
+    """A line of a .pub file, with or without a comment; a name stays."""
+    nodes = KeyedGrid([[0]])
+    public = nodes.keys[1].public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    for text in (public.decode(), f" {public.decode()} a comment\n"):
+        assert read_fingerprint(text) == nodes.get_fingerprint(1)
+    assert read_fingerprint("North") == "North"
+
+
+def test_only_a_deployment_has_hosts(caplog: pytest.LogCaptureFixture) -> None:
+    """There, the log has the node and the key of each client, priority marked."""
+    caplog.set_level("INFO", logger="flwr")
+    nodes = KeyedGrid([[0, 2], [1]])
+    registry = NodeRegistry([0, 1, 2])
+    registry.wait(nodes, 1)
+    registry.log_hosts({1})
+    assert (registry.hosts, registry.describe_node_of(1)) == ({}, "")
+    registry = NodeRegistry([0, 1, 2])
+    registry.wait(make_deployment_grid(nodes), 1)
+    registry.log_hosts({1})
+    keys = {node: nodes.get_fingerprint(node) for node in (1, 2)}
+    assert f"Client 1 (priority) is node 2 with key {keys[2]}" in caplog.text
+    assert f"Client 2 is node 1 with key {keys[1]}" in caplog.text
+    assert registry.describe_node_of(1) == f"node 2 with key {keys[2]}"
+
+
+def test_the_log_of_many_hosts_is_short(caplog: pytest.LogCaptureFixture) -> None:
+    """Priority clients and twenty others are listed."""
+    caplog.set_level("INFO", logger="flwr")
+    registry = NodeRegistry(range(60))
+    registry.wait(make_deployment_grid(KeyedGrid([[k] for k in range(60)])), 1)
+    registry.log_hosts({0, 59})
+    assert caplog.text.count(" is node ") == 22
+    assert "... and 38 further clients" in caplog.text
+
+
+# --- why a client has no node ------------------------------------------------------------------
+
+
+def break_node(nodes: KeyedGrid, broken: int) -> None:
+    """Let a node reply to the query with an error, as one whose data cannot be read."""
+
+    def reply(message: Message) -> Message | None:
+        if message.metadata.dst_node_id != broken:
+            return None
+        return Message(Error(1, "DataError: the log of the node has the text"), reply_to=message)
+
+    nodes.reply = reply
+
+
+@pytest.mark.parametrize("has_keys", [True, False])
+def test_a_broken_node_has_a_name(has_keys: bool) -> None:
+    """It is connected, so its client is not called disconnected; without keys it may be its."""
+    nodes = KeyedGrid([[0], [1]])
+    break_node(nodes, 2)
+    registry = NodeRegistry([0, 1], nodes.group_by_key({1: {0}, 2: {1}}) if has_keys else None)
+    (problem,) = registry.refresh(make_deployment_grid(nodes))
+    name = f"node 2 with key {nodes.get_fingerprint(2)}"
+    reason = "DataError: the log of the node has the text"
+    assert problem == f"{reason} ({name}{', client 1' if has_keys else ''})"
+    assert registry.explain_absence(1) == f"{name} cannot take part: {reason}"
+    assert [*registry.hosts] == ([0, 1] if has_keys else [0])
+    nodes.away = {2}
+    registry.refresh(make_deployment_grid(nodes))
+    assert registry.explain_absence(1) == NOT_CONNECTED
+
+
+def test_a_node_that_claims_another_client_is_named() -> None:
+    """As where CLIENT has a typo: its key's client is not disconnected."""
+    nodes = KeyedGrid([[0], [0]])
+    registry = NodeRegistry([0, 1], nodes.group_by_key({1: {0}, 2: {1}}))
+    registry.refresh(nodes)
+    name = f"node 2 with key {nodes.get_fingerprint(2)}"
+    assert registry.explain_absence(1) == f"{name} is connected, but does not host it"
+
+
+def test_a_node_that_has_not_replied_is_named() -> None:
+    """As one that still loads its data."""
+    nodes = KeyedGrid([[0], [1]])
+    nodes.mute = {2}
+    registry = NodeRegistry([0, 1])
+    registry.refresh(nodes)
+    assert registry.explain_absence(1) == "node 2 has not said yet which clients it hosts"
+
+
+def test_a_client_of_no_node_is_not_connected() -> None:
+    """Every connected node has said that it hosts others."""
+    registry = NodeRegistry([0, 1, 2])
+    registry.refresh(KeyedGrid([[0], [1]]))
+    assert registry.explain_absence(2) == NOT_CONNECTED

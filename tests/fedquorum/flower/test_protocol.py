@@ -414,7 +414,7 @@ def test_flowers_privacy_wraps_the_strategies(name: str) -> None:
 def test_the_code_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code blocks of docs/drop-in.md run as they stand."""
     blocks = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
-    line, query, recorded, resumed, _mod, wrapper, protocol = blocks
+    line, keyed, query, recorded, resumed, _mod, wrapper, protocol = blocks
     app = make_standard_app(lambda k: {"num-examples": 10, "train_loss": 1.0})
     exec(  # noqa: S102 - our own guide
         query, {**{m.__name__: m for m in (Message, Context, MetricRecord, RecordDict)}, "app": app}
@@ -427,9 +427,11 @@ def test_the_code_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         if code == wrapper:
             assert sorted(names["result"].train_metrics_clientapp) == [1, 2, 3]
             continue
-        asked.append(str(names["strategy"].communication.client_ids))
+        asked.append(str(names["strategy"].communication.client_ids_from))
         assert sorted(names["result"].train_metrics_clientapp) == [1, 2, 3]
     assert asked == ["node-order", "query"]
+    exec(keyed, names)  # noqa: S102 - our own guide
+    assert names["strategy"].communication.client_ids_from == "key"
     exec(protocol, names)  # noqa: S102 - our own guide
     assert names["strategy"].communication.is_native
     monkeypatch.chdir(tmp_path)
@@ -567,7 +569,7 @@ def test_an_app_without_a_query_function_ends_the_run() -> None:
     [
         (
             lambda: StandardProtocol(client_ids="guess"),
-            "client_ids must be one of node-order, query, got",
+            "client_ids must be one of node-order, query, key, got",
         ),
         (
             lambda: StandardProtocol(fraction_evaluate=2.0),
@@ -578,8 +580,22 @@ def test_an_app_without_a_query_function_ends_the_run() -> None:
             "max_reply_bytes must be a whole number >= 1",
         ),
         (
+            lambda: StandardProtocol(
+                client_ids="node-order", clients_by_key={"SHA256:a": frozenset({0})}
+            ),
+            "client_ids must be key or query with clients_by_key, got 'node-order'",
+        ),
+        (
             lambda: StandardProtocol(clients_by_key={}),
-            "client_ids must be query with clients_by_key",
+            "clients_by_key must be the client of each public key, such as",
+        ),
+        (
+            lambda: StandardProtocol(client_ids="key"),
+            "clients_by_key must be the client of each public key, such as",
+        ),
+        (
+            lambda: StandardProtocol(clients_by_key={"SHA256:a": frozenset({0, 1})}),
+            "clients_by_key must be one client for each key, or client_ids=.query.",
         ),
         (
             lambda: build_named_strategy("local_only", K, communication=StandardProtocol()),

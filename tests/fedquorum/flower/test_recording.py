@@ -55,6 +55,7 @@ from tests.builders_flower import (
     get_state_bytes,
     make_grid,
     make_scripted_app,
+    make_simulation_grid,
     make_standard_app,
     make_standard_reply,
     make_train_result,
@@ -1060,3 +1061,123 @@ def test_a_run_whose_clients_have_no_data_has_not_failed(tmp_path: Path) -> None
     app = make_standard_app(lambda _: {"num-examples": 0, "loss": 1.0})
     FedAvg(records=run).start(make_grid(app, K), encode_arrays(MODEL), num_rounds=1)
     assert load_run(run).status == "completed"
+
+
+# --- records that can go on --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("client_ids", "warns"), [(None, True), ("query", False)])
+def test_a_run_that_can_never_be_resumed_warns(
+    client_ids: str | None, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A simulation draws new node ids; one line at the start names the setting."""
+    grid = make_simulation_grid(make_query_app(), 3)
+    FedAvg(records=tmp_path, client_ids=client_ids).start(grid, encode_arrays(MODEL), 1)
+    found = [line for line in caplog.messages if "can never be resumed" in line]
+    assert len(found) == int(warns)
+    assert all('client_ids="query"' in line and "\n" not in line for line in found)
+
+
+def make_query_app() -> ClientApp:
+    """Return an app whose nodes report their partition as the client."""
+    app = make_standard_app()
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        client = int(context.node_config["partition-id"])
+        content = RecordDict({"metrics": MetricRecord({"client-id": client})})
+        return Message(content, reply_to=message)
+
+    return app
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"min_available_nodes": 3},
+        {"arrayrecord_key": "model"},
+        {"configrecord_key": "settings"},
+        {"startup_timeout": 7.0},
+        {"max_reply_bytes": 10**6},
+    ],
+)
+def test_what_decides_nothing_may_change_on_a_resume(
+    option: dict[str, Any], tmp_path: Path
+) -> None:
+    """The audit accepts the change too."""
+    run_all_rounds(FedAU(records=tmp_path), make_protocol_grid("standard"), rounds=2)
+    run_all_rounds(FedAU(resume_from=tmp_path, **option), make_protocol_grid("standard"), rounds=3)
+    assert len(read_lines(tmp_path)) == 3
+    check_audit(tmp_path)
+
+
+def test_a_node_that_left_for_good_does_not_hold_a_resumed_run(tmp_path: Path) -> None:
+    """With a lower minimum the run goes on, even if that node had priority."""
+    run_all_rounds(
+        make_strategy("FedALIGN", records=tmp_path, min_available_nodes=K),
+        ScriptedGrid(make_standard_app(), {}, K),
+        rounds=2,
+    )
+    on = ScriptedGrid(make_standard_app(), {}, K, there={*range(2, K + 1)})
+    resumed = make_strategy("FedALIGN", resume_from=tmp_path, min_available_nodes=2)
+    run_all_rounds(resumed, on)
+    assert len(read_lines(tmp_path)) == ROUNDS
+    check_audit(tmp_path)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_a_failed_start_leaves_its_folder_free(error: type[BaseException], tmp_path: Path) -> None:
+    """The next start with the same folder works; a run with a round keeps it."""
+
+    def fail(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        raise error
+
+    with pytest.raises(error):
+        run_all_rounds(FedAU(records=tmp_path), make_protocol_grid("standard"), evaluate_fn=fail)
+    assert load_run(tmp_path).status in {"failed", "interrupted"}
+    run_all_rounds(FedAU(records=tmp_path), make_protocol_grid("standard"), rounds=1)
+    assert load_run(tmp_path).status == "completed"
+    with pytest.raises(RunError, match="must not hold a run"):
+        run_all_rounds(FedAU(records=tmp_path), make_forbidden_grid())
+
+
+def test_another_strategy_comes_before_lesser_differences(tmp_path: Path) -> None:
+    """The error names the strategy, though others of its keywords differ too."""
+    run_all_rounds(FedAU(cutoff=3, records=tmp_path), make_protocol_grid("standard"), rounds=2)
+    with pytest.raises(RunError, match=r"^strategy must be fedau, as in .*, got fedavg"):
+        run_all_rounds(
+            FedAvg(resume_from=tmp_path, fraction_train=0.5, protocol="fedquorum"),
+            make_forbidden_grid(),
+        )
+
+
+def test_the_log_of_a_resume_is_short(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It has the name of the method, and one line for all rounds that are skipped."""
+    run_all_rounds(FedAU(records=tmp_path), make_protocol_grid("standard"), rounds=4)
+    caplog.clear()
+    with caplog.at_level("INFO", logger="flwr"):
+        run_all_rounds(
+            FedAU(resume_from=tmp_path),
+            make_protocol_grid("standard"),
+            rounds=6,
+            evaluate_fn=lambda number, arrays: None,
+        )
+    text = caplog.text
+    assert "Starting FedAU strategy:" in text
+    assert text.count("Rounds 1 to 4 are in the records and are not repeated") == 1
+    assert re.findall(r"\[ROUND (\d)/6\]", text) == ["5", "6"]
+    assert text.count("Global evaluation") == 2
+    assert "Strategy execution finished" in text
+
+
+def test_a_resume_of_a_complete_run_logs_its_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All rounds are skipped; the final result is still logged."""
+    run_all_rounds(FedAU(records=tmp_path), make_protocol_grid("standard"), rounds=2)
+    caplog.clear()
+    with caplog.at_level("INFO", logger="flwr"):
+        run_all_rounds(FedAU(resume_from=tmp_path), make_protocol_grid("standard"), rounds=2)
+    assert "Rounds 1 to 2 are in the records" in caplog.text
+    assert "[ROUND" not in caplog.text
+    assert "Final results:" in caplog.text

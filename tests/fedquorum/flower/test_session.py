@@ -14,13 +14,25 @@ from fedquorum.flower.codec import (
     encode_evaluate_reply,
 )
 from fedquorum.flower.evaluation import check_evaluation, select_usable_evaluations
-from fedquorum.flower.session import NodeSum, ReplyResults, read_replies, reject_unusable_sum
+from fedquorum.flower.protocol import NativeProtocol
+from fedquorum.flower.session import (
+    DISCONNECTED_ERRORS,
+    NodeSession,
+    NodeSum,
+    ReplyResults,
+    read_replies,
+    reject_unusable_sum,
+)
 from fedquorum.flower.validation import ExpectedReply, Limits, find_origin_problem, find_sum_problem
-from fedquorum.rules.types import KnownWeights
+from fedquorum.flower.waiting_grid import Arrival, WaitingGrid
+from fedquorum.rules.types import KnownWeights, Population
 from fedquorum.server.exact_sum import BinnedSum, ExponentBins
 from flwr.app import Error, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
+
+from tests.builders_flower import build_named_strategy, make_grid
 
 pytestmark = pytest.mark.usefixtures("in_a_run")
 GROUP = "evaluate 3"
@@ -313,3 +325,21 @@ def test_a_reply_is_sorted_in_time_for_its_length() -> None:
     results = collect_by_client(reply, of_first=asked)
     assert len(results.by_client) == len(clients)
     assert Compared.count <= 10 * len(clients)
+
+
+@pytest.mark.parametrize("code", sorted(DISCONNECTED_ERRORS))
+def test_the_message_of_a_killed_node_is_no_late_reply(code: int) -> None:
+    """The SuperLink writes it when it notices; the error of a ClientApp is a reply."""
+    session = NodeSession(
+        NativeProtocol(), Population.from_size(2), build_named_strategy("fedavg", 2).rules
+    )
+    session._grid = grid = WaitingGrid(make_grid(ClientApp(), 2))
+    session._clients_by_round[1] = {5: (0,), 7: (1,)}
+    for node, error in (
+        (5, Error(code, "gone")),
+        (7, Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "x")),
+    ):
+        reply = make_reply(node, error, group="train 1")
+        grid._store_arrival("", Arrival(node, reply, 45.0, 0.0))
+    (late,) = session.collect_late_replies(2)
+    assert (late.client, late.reply_seconds) == (1, 45.0)

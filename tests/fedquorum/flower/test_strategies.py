@@ -17,8 +17,10 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
+import fedquorum
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from fedquorum import (
     AAggFFD,
     AAggFFS,
@@ -69,9 +71,11 @@ from tests.builders_flower import (
     LOSSES,
     MODEL,
     WRAPPERS,
+    KeyedGrid,
     ScriptedGrid,
     drop_in,
     evaluate_round,
+    make_deployment_grid,
     make_grid,
     make_scripted_app,
     make_simulation_grid,
@@ -501,6 +505,149 @@ def test_a_simulation_cannot_assign_priority_by_chance() -> None:
     for strategy in (FedAU(), FedALIGN(priority=[0, 1, 2], num_rounds=3)):
         assert len(strategy.start(grid, arrays, num_rounds=1).arrays) == 1
     assert len(FedALIGN(**GATE).start(make_grid(make_standard_app(), 3), arrays, 1).arrays) == 1
+
+
+def make_device_grid(count: int) -> KeyedGrid:
+    """Return nodes with keys that run the standard app."""
+    return KeyedGrid([[k] for k in range(count)], make_standard_app())
+
+
+@pytest.mark.parametrize("priority", [[0, 1], [0, 77], [0, 1, 2, 3]])
+def test_a_deployment_cannot_assign_priority_unasked(priority: list[int]) -> None:
+    """The lowest of the random node ids is no choice; the error has the nodes and what to type."""
+    nodes = make_device_grid(4)
+    strategy = FedALIGN(priority=priority, num_rounds=3)
+    with pytest.raises(ParameterError) as refused:
+        train_round(strategy, make_deployment_grid(nodes))
+    text = str(refused.value)
+    assert text.startswith("client_ids must be given in a deployment with priority clients: ")
+    for word in ('clients_by_key={"KEY": 0}', 'client_ids="query"', 'client_ids="node-order"'):
+        assert word in text
+    for client in range(4):
+        key = nodes.get_fingerprint(client + 1)
+        assert f"client {client} is node {client + 1} with key {key}" in text
+    assert text.endswith("got None")
+    assert "\n" not in text
+    assert nodes.kinds == []
+
+
+@pytest.mark.parametrize("name", ["FedAvgPriority", "FedGP"])
+def test_every_strategy_with_priority_needs_named_nodes(name: str) -> None:
+    """A strategy without priority does not."""
+    with pytest.raises(ParameterError, match="client_ids must be given in a deployment"):
+        train_round(
+            getattr(fedquorum, name)(priority=[1]), make_deployment_grid(make_device_grid(2))
+        )
+    assert train_round(FedAU(), make_deployment_grid(make_device_grid(2)))
+
+
+def test_the_order_of_nodes_may_be_chosen(flower_log: pytest.LogCaptureFixture) -> None:
+    """The log then has which node is which client."""
+    nodes = make_device_grid(3)
+    strategy = FedALIGN(**GATE, client_ids="node-order")
+    assert train_round(strategy, make_deployment_grid(nodes)) is not None
+    for client, label in ((0, " (priority)"), (1, " (priority)"), (2, "")):
+        host = f"node {client + 1} with key {nodes.get_fingerprint(client + 1)}"
+        assert f"Client {client}{label} is {host}" in flower_log.text
+
+
+def test_a_key_names_the_priority_client(flower_log: pytest.LogCaptureFixture) -> None:
+    """Node 3 is client 0, though its id is the highest, and nodes of other keys take no part."""
+    nodes = make_device_grid(4)
+    form = (Encoding.OpenSSH, PublicFormat.OpenSSH)
+    public = nodes.keys[3].public_key().public_bytes(*form).decode()
+    nodes.labels = {1: "South"}
+    strategy = FedALIGN(
+        priority=[0],
+        num_rounds=3,
+        warmup_rounds=0,
+        clients_by_key={f"{public} here": 0, "South": 1, nodes.get_fingerprint(2): [2]},
+    )
+    train_round(strategy, make_deployment_grid(nodes))
+    assert {k: host.node for k, host in strategy.client_hosts.items()} == {0: 3, 1: 1, 2: 2}
+    assert strategy.population.priority == {0}
+    assert {message.metadata.dst_node_id for message in nodes.messages} == {1, 2, 3}
+    assert f"Client 0 (priority) is node 3 with key {nodes.get_fingerprint(3)}" in flower_log.text
+    with pytest.raises(ClientsMissingError, match="nodes have no keys, as in a simulation"):
+        train_round(FedALIGN(**GATE, clients_by_key={"a": 0, "b": 1}), make_grid(ClientApp(), 2))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clients_by_key": {}}, "clients_by_key must be a dict of public keys and their clients"),
+        ({"clients_by_key": ["a"]}, "clients_by_key must be a dict of public keys"),
+        ({"clients_by_key": {"a": -1}}, "clients_by_key must be a dict .*got {'a': -1}"),
+        ({"clients_by_key": {0: "a"}}, "clients_by_key must be a dict .*got {0: 'a'}"),
+        ({"clients_by_key": {"a": 0, "b": 0}}, "each client once, got {'b': 0}"),
+        ({"clients_by_key": {"a": [0, 1]}}, 'must be one client for each key, or client_ids="que'),
+        (
+            {"clients_by_key": {"a": 0, "b": 1}, "priority": [0, 77]},
+            r"priority must be among the clients in clients_by_key, 0, 1, got \[77\]",
+        ),
+        (
+            {"clients_by_key": {"a": 0}, "client_ids": "node-order"},
+            "client_ids must be key or query with clients_by_key",
+        ),
+        ({"client_ids": "key"}, "clients_by_key must be the client of each public key"),
+        ({"startup_timeout": 0}, "startup_timeout must be a number > 0"),
+    ],
+)
+def test_wrong_keys_are_refused_at_once(options: dict[str, Any], message: str) -> None:
+    """The error names the keyword and what is allowed."""
+    with pytest.raises(ParameterError, match=message):
+        FedALIGN(**{"priority": [0], "num_rounds": 3, **options})
+
+
+def test_a_priority_client_that_never_comes_ends_the_start(
+    monkeypatch: pytest.MonkeyPatch, flower_log: pytest.LogCaptureFixture
+) -> None:
+    """The error and the log say which clients there are."""
+    monkeypatch.setattr("fedquorum.flower.nodes.POLL_SECONDS", 0.01)
+    strategy = FedALIGN(
+        priority=[0, 77], num_rounds=3, client_ids="node-order", startup_timeout=0.1
+    )
+    message = "priority must be among the clients 0, 1, 2, 3, which are connected, got 77 too"
+    with pytest.raises(ClientsMissingError, match=message):
+        train_round(strategy, make_deployment_grid(make_device_grid(4)))
+    waiting = "missing priority clients: 77, connected ones: 0, 1, 2, 3"
+    assert waiting in flower_log.text
+
+
+def test_a_simulation_does_not_wait_for_a_client_that_it_lacks() -> None:
+    """All its nodes are there from the start."""
+    grid = make_simulation_grid(make_query_app(3), 4)
+    strategy = FedALIGN(priority=[0, 77], num_rounds=3, client_ids="query")
+    with pytest.raises(ClientsMissingError, match=r"among the clients 0, 1, 2, 3, .* got 77 too"):
+        train_round(strategy, grid)
+
+
+def test_a_wait_for_nodes_that_were_there_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, flower_log: pytest.LogCaptureFixture
+) -> None:
+    """A node that has left for good need not hold the federation."""
+    monkeypatch.setattr("fedquorum.flower.nodes.POLL_SECONDS", 0.01)
+    grid = ScriptedGrid(make_standard_app(), {}, 3, there={1, 2, 3})
+    strategy = FedAU(min_available_nodes=3)
+    train_round(strategy, grid)
+    assert "left for good" not in flower_log.text
+    grid.there = {1, 2}
+    Timer(0.1, setattr, (grid, "there", {1, 2, 3})).start()
+    train_round(strategy, grid, 2)
+    assert "go on with resume_from and a lower min_available_nodes" in flower_log.text
+
+
+@pytest.mark.parametrize("deployed", [True, False])
+def test_a_broken_node_is_named_once(deployed: bool, flower_log: pytest.LogCaptureFixture) -> None:
+    """In a deployment; the nodes of a simulation have no names."""
+    nodes = make_device_grid(3)
+    nodes.failing = {t: {2: "RuntimeError: no GPU"} for t in (1, 2)}
+    strategy, grid = FedAU(), make_deployment_grid(nodes) if deployed else nodes
+    for server_round in (1, 2):
+        train_round(strategy, grid, server_round)
+    host = f"node 2 with key {nodes.get_fingerprint(2)}"
+    named = flower_log.text.count(f"Client 1 on {host} failed: RuntimeError: no GPU")
+    assert named == int(deployed)
 
 
 def make_query_app(offset: int) -> ClientApp:

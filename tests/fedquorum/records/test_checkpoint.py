@@ -219,6 +219,14 @@ def test_a_run_does_not_resume_with_other_settings(
         check_unchanged(BEFORE, BEFORE | changes, changeable_prefixes=("engine.",))
 
 
+def test_another_strategy_is_named_first() -> None:
+    """Its other settings differ too, and none of them is the reason."""
+    before = BEFORE | {"strategy.name": "fedau", "strategy.cutoff": 50}
+    now = BEFORE | {"client.lr": 0.2, "strategy.name": "fedavg"}
+    with pytest.raises(RunError, match=r"^strategy\.name must be fedau, "):
+        check_unchanged(before, now)
+
+
 # --- untrusted files -----------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from fedquorum.records.run_dir import (
     can_start_run,
     create_new_directory,
     create_run_directory,
+    holds_run,
     lock_run,
     read_manifest_or_empty,
     refuse_links,
@@ -221,3 +222,33 @@ def test_an_unreadable_manifest_counts_as_empty(run: Path, text: str) -> None:
     (run.parent / "outside" / "file").write_text('{"status": "completed"}')
     (run / "manifest.json").symlink_to(run.parent / "outside" / "file")
     assert read_manifest_or_empty(run) == {}
+
+
+@pytest.mark.parametrize(
+    ("facts", "holds"),
+    [
+        ({"status": "failed"}, False),
+        ({"status": "interrupted"}, False),
+        ({"status": "running"}, False),
+        ({"status": "completed"}, True),
+        ({"status": "failed", "rounds_completed": 1}, True),
+        ({"status": "failed", "resumed": [{"round": 0}]}, True),
+        ({"status": "failed", "privacy": {"epsilon": 1.0}}, True),
+        ({"status": "failed", "rounds_completed": None}, True),
+        ({}, True),
+    ],
+)
+def test_a_failed_start_leaves_its_folder_free(
+    tmp_path: Path, facts: dict[str, object], holds: bool
+) -> None:
+    """Unless a round ended, or a model was released whose privacy cost counts."""
+    assert not holds_run(tmp_path)
+    manifest = {"rounds_completed": 0, "resumed": [], **facts}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    assert holds_run(tmp_path) == holds
+
+
+def test_a_damaged_manifest_is_one_of_a_run(tmp_path: Path) -> None:
+    """Nobody knows what it says, so nothing is overwritten."""
+    (tmp_path / "manifest.json").write_text("{")
+    assert holds_run(tmp_path)

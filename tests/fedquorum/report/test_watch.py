@@ -399,6 +399,21 @@ def test_priority_is_no_column_where_all_clients_have_it(tmp_path: Path) -> None
     assert table.headings == ("client", "status", "in round", "last trained")
 
 
+def test_the_nodes_of_a_deployment_are_shown(tmp_path: Path) -> None:
+    """A broken node has its id and its key; a client that never connected has neither."""
+    run = make_running_run(tmp_path / "run", make_round_line(1))
+    write_part(run, 0, [{"round": 1, "client": 0, "status": "failed", "reason": "no GPU"}])
+    write_population(run, [1.0] * 2, [True, False])
+    path = run / "population.parquet"
+    table = pq.read_table(path).drop_columns(["node", "node_key"])
+    table = table.append_column("node", pa.array(["123", None]))
+    pq.write_table(table.append_column("node_key", pa.array(["SHA256:a", None])), path)
+    table = ClientStatusTable(load_run(run)).to_text_table("x")
+    assert table.headings[-2:] == ("node", "node key")
+    assert [row[-2:] for row in table.rows] == [("123", "SHA256:a"), ("", "")]
+    assert table.rows[0][1:4] == ("failed", "1", "no GPU")
+
+
 def test_the_page_shows_the_clients(tmp_path: Path, snapshot: Snapshot) -> None:
     """The clients' statuses are below the report's content."""
     run = make_running_run(tmp_path / "run", make_round_line(1), make_round_line(2))

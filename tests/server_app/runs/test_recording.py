@@ -1,7 +1,7 @@
 """The names of clients in a run's records."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -10,6 +10,7 @@ import pytest
 from fedquorum import ComposedStrategy
 from fedquorum.errors import SettingsError
 from fedquorum.records.client_names import NO_NAMES, ClientNames
+from fedquorum.records.hosts import Host
 from fedquorum.records.reader import read_client_names
 from fedquorum.rules.types import Population
 
@@ -22,6 +23,7 @@ class Strategy:
     """A strategy whose nodes have reported these names so far."""
 
     client_names = NO_NAMES
+    client_hosts: Mapping[int, Host] = {}
 
 
 def test_names_that_devices_report_are_recorded(tmp_path: Path) -> None:
@@ -30,7 +32,7 @@ def test_names_that_devices_report_are_recorded(tmp_path: Path) -> None:
     with open_records(run) as records:
         save = partial(records.save_population, population, None)
         save(names=ClientNames({0: "North", 1: "South"}))
-        recorder = NameRecorder(run, cast("ComposedStrategy", strategy), save)
+        recorder = NameRecorder(run, cast("ComposedStrategy", strategy), save, has_names=True)
         recorder.start_rounds(0, dict)
         before = (run / "population.parquet").stat().st_mtime_ns
         recorder.end_round(make_finished_round(1))
