@@ -1044,7 +1044,7 @@ def test_a_run_in_which_nobody_trained_has_failed(
             FedAvg(records=run).start(
                 grid, encode_arrays(MODEL), num_rounds=3, evaluate_fn=make_interruption(1)
             )
-    strategy = make_strategy("FedAvg", **{"resume_from" if resumed else "records": run})
+    strategy = FedAvg(resume_from=run) if resumed else FedAvg(records=run)
     result = strategy.start(grid, encode_arrays(MODEL), num_rounds=3)
     assert decode_arrays(result.arrays)["w"].tolist() == MODEL["w"].tolist()
     loaded = load_run(run)
