@@ -27,6 +27,13 @@ done
 [ -n "${STATE:-}" ] || fail "STATE must be a folder for the database and the results, got nothing"
 mkdir -p "$STATE" || fail "STATE must be a folder that can be written, got $STATE"
 cd "$STATE"
+# The processes of this machine reach each other without the proxy that the environment may name.
+if [ -n "${http_proxy:-}${https_proxy:-}${all_proxy:-}${HTTP_PROXY:-}${HTTPS_PROXY:-}${ALL_PROXY:-}" ]
+then
+  no_proxy="${no_proxy:-${NO_PROXY:-}}"
+  [ "$no_proxy" = '*' ] || no_proxy="${no_proxy:+$no_proxy,}127.0.0.1,localhost"
+  export no_proxy NO_PROXY="$no_proxy"
+fi
 exec flower-superlink \
   --host "${HOST:-127.0.0.1}" --port "${PORT:-8000}" \
   --ssl-ca-certfile "$TLS/ca.pem" --ssl-certfile "$TLS/server.pem" --ssl-keyfile "$TLS/server.key" \

@@ -46,4 +46,11 @@ case "${PRELOAD:-0}" in
   1) set -- python "$(dirname "$0")/preload.py" "$@" ;;
   *) fail "PRELOAD must be 0 or 1, got $PRELOAD" ;;
 esac
+# The processes of this machine reach each other without the proxy that the environment may name.
+if [ -n "${http_proxy:-}${https_proxy:-}${all_proxy:-}${HTTP_PROXY:-}${HTTPS_PROXY:-}${ALL_PROXY:-}" ]
+then
+  no_proxy="${no_proxy:-${NO_PROXY:-}}"
+  [ "$no_proxy" = '*' ] || no_proxy="${no_proxy:+$no_proxy,}127.0.0.1,localhost"
+  export no_proxy NO_PROXY="$no_proxy"
+fi
 exec "$@"

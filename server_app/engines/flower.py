@@ -89,7 +89,8 @@ def submit_job(composed: ComposedConfig, output_dir: str) -> None:
     if last_line.removeprefix(OUR_LINE).strip() not in details:
         print(last_line, end="", flush=True)
     if not status.startswith(ENDED_STATUS):
-        raise RunError(_describe_lost_run(run_id, status, Path(output_dir).absolute()))
+        process = "flwr-simulation" if settings.superlink is None else "flwr-serverapp"
+        raise RunError(_describe_lost_run(run_id, status, process, Path(output_dir).absolute()))
     if status != COMPLETED_STATUS:
         raise RunError(f"the Flower run {run_id} ended as {status}: {details or 'see its log'}")
 
@@ -224,14 +225,14 @@ def _follow(
     return output.run_id, output.last_line
 
 
-def _describe_lost_run(run_id: str, status: str, directory: Path) -> str:
+def _describe_lost_run(run_id: str, status: str, process: str, directory: Path) -> str:
     """Return what happened to a run whose output ended before the run, and how to go on."""
     text = f"the connection to the SuperLink was lost while the Flower run {run_id} was {status}: "
     if not (directory / MANIFEST_FILE).exists():
         return f"{text}it had not begun; start the SuperLink again and repeat this command"
     lock = lock_directory(directory)
-    if lock is None:  # a simulation does not need the SuperLink for its rounds
-        wait = "its process is still at work there: wait for its end, or end it, and then"
+    if lock is None:  # a simulation needs no SuperLink; a ServerApp waits for it to come back
+        wait = f"its process {process} is still at work there: wait for its end, or end it; then"
     else:
         os.close(lock)
         wait = "the records there hold all complete rounds; when the SuperLink runs again,"

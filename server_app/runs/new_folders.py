@@ -18,7 +18,7 @@ TIME_SIGN = "${now:"
 
 
 class NewFolders(Callback):
-    """Creates the folder of a run or a sweep if its name has the time.
+    """Creates the folder of a run if its name has the time; a sweep does so after its checks.
 
     A folder that the user names without the time stays as it is: a run resumes there, or a sweep
     continues.
@@ -26,15 +26,11 @@ class NewFolders(Callback):
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         """Create the folder of a single run."""
-        _replace_folder(config, "run")
-
-    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Create the folder of a sweep, for its jobs as well."""
-        _replace_folder(config, "sweep")
+        replace_folder(config, "run")
 
 
-def _replace_folder(config: DictConfig, kind: str) -> None:
-    """Replace ``hydra.<kind>.dir`` by a new folder if it has the time."""
+def replace_folder(config: DictConfig, kind: str) -> None:
+    """Replace ``hydra.<kind>.dir``, of a run or a sweep, by a new folder if it has the time."""
     given = OmegaConf.to_container(config.hydra[kind], resolve=False)
     assert isinstance(given, dict)
     if TIME_SIGN not in str(given["dir"]):

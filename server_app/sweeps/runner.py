@@ -22,6 +22,7 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
 from rich.console import Console
 
+from server_app.runs.new_folders import replace_folder
 from server_app.sweeps.display import SweepDisplay
 from server_app.sweeps.jobs import Job, SweepFolder
 
@@ -50,6 +51,7 @@ class JobRunner:
     ) -> None:
         if any(item.startswith("hydra.sweep.subdir=") for item in config.hydra.overrides.hydra):
             raise SettingsError("hydra.sweep.subdir must not be set: jobs have numbered folders")
+        replace_folder(config, "sweep")
         self.directory = Path(str(config.hydra.sweep.dir)).absolute()
         try:
             self.directory.mkdir(parents=True, exist_ok=True)

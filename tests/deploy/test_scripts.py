@@ -288,6 +288,32 @@ def test_a_node_with_all_it_needs_starts(files: Path, given: dict[str, str]) -> 
     assert start("supernode.sh", files, **given) == (7, "")
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, " "),
+        ({"no_proxy": "a"}, "a "),
+        ({"https_proxy": "http://p"}, "127.0.0.1,localhost 127.0.0.1,localhost"),
+        (
+            {"HTTP_PROXY": "http://p", "NO_PROXY": ".org,b"},
+            ".org,b,127.0.0.1,localhost .org,b,127.0.0.1,localhost",
+        ),
+        ({"all_proxy": "http://p", "no_proxy": "*"}, "* *"),
+    ],
+)
+@pytest.mark.parametrize("script", ["superlink.sh", "supernode.sh"])
+def test_this_machine_is_reached_without_a_proxy(
+    files: Path, script: str, given: dict[str, str], expected: str
+) -> None:
+    """The operator's own hosts stay in the list."""
+    tell = files / "tell" / f"flower-{script.removesuffix('.sh')}"
+    tell.parent.mkdir()
+    tell.write_text('#!/bin/sh\necho "$no_proxy $NO_PROXY" >&2\n')
+    tell.chmod(0o755)
+    status, printed = start(script, files, PATH=f"{tell.parent}:/usr/bin:/bin", **given)
+    assert (status, printed) == (0, f"{expected}\n")
+
+
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_scripts_can_be_read(shell: str, script: str) -> None:

@@ -1,6 +1,8 @@
 """The command ``fedquorum`` in a separate process."""
 
 import json
+import re
+import shlex
 import signal
 import subprocess
 import time
@@ -12,7 +14,7 @@ from safetensors.numpy import load_file
 
 from tests.builders_runs import read_rows
 from tests.cases import is_long
-from tests.integration.conftest import BIN, Shell, find_results_directory
+from tests.integration.conftest import BIN, ROOT, Shell, find_results_directory
 
 SMALL = ("data.sizes=equal", "data.samples_per_client=20", "client.local_epochs=1")
 
@@ -176,3 +178,21 @@ def test_help_shows_settings(shell: Shell) -> None:
     wrong = shell("fedquorum", "--help", "strategy=fedaux")
     assert wrong.status != 0
     assert wrong.stderr.startswith("fedquorum: strategy must be one of ")
+
+
+def test_presets_of_ones_own(shell: Shell) -> None:
+    """The folder of docs/running.md, with its commands."""
+    page = (ROOT / "docs" / "running.md").read_text()
+    _, _, section = page.partition("## Your own presets\n")
+    section, _, _ = section.partition("\n## ")
+    data, experiment = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
+    for name, text in (("data", data), ("experiment", experiment)):
+        (shell.cwd / "presets" / name).mkdir(parents=True)
+        (shell.cwd / "presets" / name / "patients.yaml").write_text(text)
+    (shell.cwd / "examples").symlink_to(ROOT / "examples")
+    (commands,) = re.findall(r"```bash\n(.*?)```", section, re.DOTALL)
+    for command in commands.splitlines():
+        done = shell(*shlex.split(command))
+        assert done.status == 0, done.stderr
+        manifest = json.loads((find_results_directory(done.stdout) / "manifest.json").read_text())
+        assert (manifest["rounds"], manifest["data"]["clients"]) == (3, 6)

@@ -223,7 +223,7 @@ def test_hydras_callbacks_are_called(
     for name in ("on_run_start", "on_job_start", "on_job_end", "on_run_end"):
         monkeypatch.setattr(Callback, name, lambda *_, name=name, **__: called.append(name))
     target = "hydra.experimental.callback.Callback"
-    assert command(f"+hydra.callbacks.noted._target_={target}") == 0
+    assert command(f"hydra.callbacks.new_folders._target_={target}") == 0
     assert called == ["on_run_start", "on_job_start", "on_job_end", "on_run_end"]
 
 

@@ -368,7 +368,13 @@ def test_paths_of_custom_rules_and_models_are_absolute(
     ("state", "expected"),
     [
         ("absent", "it had not begun; start the SuperLink again and repeat this command"),
-        ("at work", "its process is still at work there: wait for its end, or end it, and then "),
+        (
+            "at work",
+            (
+                "its process flwr-simulation is still at work there: wait for its end, or end it; "
+                "then "
+            ),
+        ),
         ("dead", "the records there hold all complete rounds; when the SuperLink runs again, "),
     ],
 )

@@ -6,14 +6,16 @@ from pathlib import Path
 import pytest
 
 from conf.compose import compose_job
-from server_app.runs.new_folders import NewFolders
+from server_app.runs.new_folders import NewFolders, replace_folder
 
 
 def start(kind: str, *overrides: str) -> tuple[str, list[str]]:
     """Return the folder of a run or a sweep that starts, and Hydra's overrides."""
     with compose_job(overrides) as config:
-        callback = NewFolders()
-        (callback.on_run_start if kind == "run" else callback.on_multirun_start)(config)
+        if kind == "run":
+            NewFolders().on_run_start(config)
+        else:
+            replace_folder(config, kind)
         return str(config.hydra[kind].dir), list(config.hydra.overrides.hydra)
 
 
