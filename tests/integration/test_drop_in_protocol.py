@@ -36,9 +36,11 @@ app = ServerApp()
 def main(grid, context):
     given = context.run_config
     settings = compose_overrides(("experiment=custom", *given["overrides"].split())).settings
+    is_standard = given["protocol"] == "standard"
     strategy = FedALIGN(
         protocol=given["protocol"],
-        priority=range(2 if given["protocol"] == "standard" else 3),
+        client_ids="node-order" if is_standard else None,
+        priority=range(2 if is_standard else 3),
         num_rounds=settings.rounds,
         epsilon=0.2,
         warmup_fraction=0.0,

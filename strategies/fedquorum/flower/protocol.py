@@ -583,7 +583,8 @@ class StandardProtocol(DynamicProtocol):
     def _build_unnamed_error(self, registry: NodeRegistry) -> ParameterError:
         return ParameterError(
             "client_ids",
-            'given in a deployment with priority clients: clients_by_key={"KEY": 0} names a node '
+            "given in a deployment with priority clients, unless the nodes run FedQuorum's "
+            'ClientApp (protocol="fedquorum"): clients_by_key={"KEY": 0} names a node '
             'by its public key, client_ids="query" asks each node (docs/drop-in.md, '
             "'Who is client 0'), or client_ids=\"node-order\" takes this order: "
             f"{registry.list_hosts()}",
