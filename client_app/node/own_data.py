@@ -15,8 +15,8 @@ from typing import Any
 
 from fedquorum.flower.codec import CLIENT_ID
 from fedquorum.records.data_fingerprint import list_data_changes
-from fedquorum.records.legs import CHANGEABLE_PREFIXES, DATA_LOCATIONS, EXTENDABLE_SETTINGS
-from fedquorum.records.settings import flatten_settings
+from fedquorum.records.legs import CHANGEABLE_PREFIXES, EXTENDABLE_SETTINGS
+from fedquorum.records.settings import DATA_LOCATION_KEYS, flatten_settings
 from filelock import lock_descriptor
 from flwr.app import Context, Message
 from flwr.clientapp.typing import ClientAppCallable
@@ -31,7 +31,7 @@ REASON = "its data is not that of the run so far"
 MAX_ENTRIES = 100
 """The runs that a device remembers."""
 
-_FREE_PREFIXES = (*CHANGEABLE_PREFIXES, *DATA_LOCATIONS, *EXTENDABLE_SETTINGS)
+_FREE_PREFIXES = (*CHANGEABLE_PREFIXES, *DATA_LOCATION_KEYS, *EXTENDABLE_SETTINGS)
 """The settings by which one leg of a run may differ from another, and those of another device."""
 
 

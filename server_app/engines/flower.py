@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -29,6 +30,7 @@ from client_app.simulation.ray_address import check_ray_environment
 from conf import ComposedConfig, Settings, compose_settings
 from conf.overrides import to_overrides
 from conf.schema.data import HfSettings
+from conf.schema.ranges import FilePath
 from conf.schema.rules import get_requirement_settings, get_rule_settings
 from server_app.provenance import SOURCE_ROOT
 
@@ -152,19 +154,9 @@ def _find_app_folder() -> Path:
 def make_paths_absolute(composed: ComposedConfig) -> ComposedConfig:
     """Return the settings with absolute paths, which do not depend on the working directory."""
     settings, paths = composed.settings, dict[str, str]()
-    for group, key in (
-        ("data", "root"),
-        ("data", "path"),
-        ("data", "cache_dir"),
-        ("availability", "path"),
-        ("response_time", "path"),
-        ("strategy", "memory_dir"),
-        ("engine", "node_keys"),
-        ("tracker", "uri"),
-    ):
-        path = getattr(getattr(settings, group), key, None)
-        if path is not None and "://" not in path:
-            paths[f"{group}.{key}"] = str(Path(path).expanduser().absolute())
+    for key, path in _list_paths(settings):
+        if path and "://" not in path:
+            paths[key] = str(Path(path).expanduser().absolute())
     for key, requirement in collect_requirements(get_requirement_settings(settings)).items():
         if isinstance(requirement, str):
             paths[key] = str(Path(requirement).expanduser().absolute())
@@ -173,6 +165,17 @@ def make_paths_absolute(composed: ComposedConfig) -> ComposedConfig:
         paths.pop("data.path", None)  # an id on Hugging Face's Hub
     overrides = to_overrides(paths | dict(_list_custom_files(settings)))
     return compose_settings(composed.experiment, shlex.join((*composed.overrides, *overrides)))
+
+
+def _list_paths(settings: Settings) -> Iterator[tuple[str, str | None]]:
+    """Yield the settings of paths, with their values."""
+    for group in ("data", "model", "availability", "response_time", "engine", "tracker"):
+        node = getattr(settings, group)
+        for item in fields(node):
+            if isinstance(item.metadata.get("allowed"), FilePath):
+                yield f"{group}.{item.name}", getattr(node, item.name)
+    for group, key in (("data", "root"), ("data", "path"), ("strategy", "memory_dir")):
+        yield f"{group}.{key}", getattr(getattr(settings, group), key, None)
 
 
 def _list_custom_files(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedquorum.errors import RunError, SettingsError
-from fedquorum.records.legs import CHANGEABLE_PREFIXES, DATA_LOCATIONS
-from fedquorum.records.settings import flatten_settings, mask_passwords
+from fedquorum.records.legs import CHANGEABLE_PREFIXES
+from fedquorum.records.settings import DATA_LOCATION_KEYS, flatten_settings, mask_passwords
 from fedquorum.sanitize import sanitize
 
 from conf import Settings
@@ -228,7 +228,7 @@ def list_changeable_locations(fingerprint: Mapping[str, Any]) -> tuple[str, ...]
         return ()
     # The path of published data is its name.
     return tuple(
-        key for key in DATA_LOCATIONS if key != "data.path" or not is_published(fingerprint)
+        key for key in DATA_LOCATION_KEYS if key != "data.path" or not is_published(fingerprint)
     )
 
 

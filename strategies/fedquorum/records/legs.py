@@ -11,13 +11,10 @@ from functools import cached_property
 from typing import Any
 
 from ..rules.equality import is_same
-from .settings import flatten_settings
+from .settings import DATA_LOCATION_KEYS, flatten_settings
 
 CHANGEABLE_PREFIXES = ("engine.", "tracker.", "resume", "client.retain_memory")
 """The prefixes of the settings that a resume of the app may change, beside ``rounds``."""
-
-DATA_LOCATIONS = ("data.path", "data.test_path", "data.root", "data.cache_dir", "data.download")
-"""The settings that say where data is. A resume may change them for data that it recognizes."""
 
 CHANGEABLE_DROP_IN_OPTIONS = (
     *("reply_memory", "max_reply_bytes", "min_available_nodes"),
@@ -51,7 +48,7 @@ class Resume:
     @property
     def forbidden_changes(self) -> tuple[str, ...]:
         """The settings in ``before`` that no resume may change."""
-        free = (*CHANGEABLE_PREFIXES, *DATA_LOCATIONS, *_CHANGEABLE_DROP_IN_SETTINGS)
+        free = (*CHANGEABLE_PREFIXES, *DATA_LOCATION_KEYS, *_CHANGEABLE_DROP_IN_SETTINGS)
         return tuple(k for k in self.before if k != "rounds" and not k.startswith(free))
 
 

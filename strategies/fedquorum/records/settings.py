@@ -15,8 +15,8 @@ import yaml
 from ..errors import RunError, to_one_line
 from ..rules.equality import is_same
 
-DATA_LOCATION_KEYS = ("data.root", "data.path", "data.download")
-"""The settings that say where data lies, and not what is in it."""
+DATA_LOCATION_KEYS = ("data.path", "data.test_path", "data.root", "data.cache_dir", "data.download")
+"""The settings that say where data is. A resume may change them for data that it recognizes."""
 
 _YAML_TYPES = ("null", "bool", "int", "float", "str", "seq", "map", "merge")
 _TAG_PREFIX = "tag:yaml.org,2002:"

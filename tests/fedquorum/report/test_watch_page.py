@@ -123,7 +123,7 @@ def test_the_page_follows_a_run(watched_page: WatchedPage) -> None:
         "([path, before]) => document.querySelector(path).getAttribute('d') !== before",
         arg=[CURVES, curve],
     )
-    expect(first).to_have_text("0yestrained33")
+    expect(first).to_have_text("0trained33")
     assert row is not None
     assert row.evaluate("node => node.isConnected")
     assert runs.evaluate("node => node.open")

@@ -314,6 +314,27 @@ def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     )
 
 
+@pytest.mark.parametrize(
+    ("overrides", "key"),
+    [
+        ("data=csv data.target=y data.path=t.csv data.test_path=test.csv", "data.test_path"),
+        ("data=mqp data.path=t.csv data.tokenizer=bert", "data.tokenizer"),
+        ("model=efficientnet model.pretrained=weights.pt", "model.pretrained"),
+        ("response_time=trace response_time.path=seconds.csv", "response_time.path"),
+        ("engine.node_keys=nodes", "engine.node_keys"),
+        ("strategy=fedawe strategy.memory_dir=starts", "strategy.memory_dir"),
+    ],
+)
+def test_every_path_is_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: str, key: str
+) -> None:
+    """Settings of paths say that they are; none is forgotten."""
+    monkeypatch.chdir(tmp_path)
+    found = asdict(make_paths_absolute(compose_settings("custom", overrides)).settings)
+    group, name = key.split(".")
+    assert Path(found[group][name]).parent == tmp_path
+
+
 def test_an_id_on_a_hub_is_not_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a folder has that name, it is a path."""
     monkeypatch.chdir(tmp_path)
