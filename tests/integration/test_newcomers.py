@@ -1,4 +1,4 @@
-"""The ways of newcomers: from a table as a hospital has it to a page and a prediction."""
+"""The ways of newcomers: messy tables, a price to predict, a broken model, data that changed."""
 
 import csv
 import json
@@ -160,6 +160,59 @@ def test_a_price_to_predict(shell: Shell) -> None:
     assert len(tested) == len(prices)
     errors = run.predict(tested, client="Bonn")["prediction"].to_numpy() - tested["price"]
     assert np.sqrt((errors**2).mean()) == pytest.approx(last.loc[1, "test_metric"], rel=1e-3)
+
+
+MODEL = """
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+
+    def forward(self, x):
+        assert not self.training, "this line is from debugging"
+        return self.layers(x)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_and_a_resume_with_other_data(shell: Shell) -> None:
+    """Either stops at once with one line that says why; nothing is lost."""
+    houses, model = shell.cwd / "houses.csv", shell.cwd / "mine.py"
+    write_houses(houses)
+    model.write_text(MODEL)
+    words = "data=csv data.path=houses.csv data.client_column=town data.target=price rounds=6"
+    words += " data.regression=true data.priority=all strategy=fedavg model=module"
+    words += " model.path=mine.py:Model"
+    done = shell("fedquorum", *words.split(), "hydra.run.dir=broken")
+    last = done.stderr.splitlines()[-1]
+    assert done.status == 1
+    assert last.startswith("fedquorum: no client trained with success in round 1, so the model is")
+    assert "AssertionError: this line is from debugging" in last
+    assert "(3 clients, such as Aachen); the run stops, because all clients fail alike" in last
+    assert done.stderr.count("Traceback") == 1
+    manifest = json.loads((shell.cwd / "broken" / "manifest.json").read_text())
+    assert manifest["status"] == "failed"
+
+    model.write_text(re.sub("assert .*", "", MODEL))
+    done = shell("fedquorum", *words.split(), "hydra.run.dir=run", "engine.stop_after_round=2")
+    assert done.status == 0, done.stderr
+    before = {path: path.read_bytes() for path in (shell.cwd / "run").rglob("*") if path.is_file()}
+    whole = houses.read_text()
+    houses.write_text("".join(line for line in whole.splitlines(True) if "Bonn,9" not in line))
+    done = shell("fedquorum", "resume=run", "engine.trust_code=true")
+    assert done.status == 1
+    (line,) = done.stderr.splitlines()
+    assert re.search(r"houses\.csv with other data: rows of clients? Bonn 100 -> \d+", line)
+    assert {path: path.read_bytes() for path in before} == before
+    houses.write_text(whole)
+    done = shell("fedquorum", "resume=run", "engine.trust_code=true")
+    assert done.status == 0, done.stderr
+    assert load(shell.cwd / "run").rounds["round"].tolist() == [1, 2, 3, 4, 5, 6]
+    done = shell("fedquorum", "audit", "run", "--trust")
+    assert done.status == 0, done.stdout
 
 
 @pytest.mark.slow
