@@ -190,8 +190,7 @@ def test_presets_of_ones_own(shell: Shell) -> None:
         (shell.cwd / "presets" / name).mkdir(parents=True)
         (shell.cwd / "presets" / name / "patients.yaml").write_text(text)
     (shell.cwd / "examples").symlink_to(ROOT / "examples")
-    (commands,) = re.findall(r"```bash\n(.*?)```", section, re.DOTALL)
-    for command in commands.splitlines():
+    for command in re.findall(r"^\$ (.*)", section, re.MULTILINE):
         done = shell(*shlex.split(command))
         assert done.status == 0, done.stderr
         manifest = json.loads((find_results_directory(done.stdout) / "manifest.json").read_text())
