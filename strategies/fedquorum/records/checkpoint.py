@@ -340,8 +340,9 @@ def check_unchanged(
             if new < old:
                 raise RunError(f"{key} must be at least {old}, as in the run so far, got {new}")
         elif not is_same(old, new) and not key.startswith(changeable_prefixes):
+            typed = key.removesuffix(".name")  # an option is chosen by its group: strategy=fedau
             raise RunError(
-                f"{key} must be {_format_value(old)}, as in the run so far, "
+                f"{typed} must be {_format_value(old)}, as in the run so far, "
                 f"got {_format_value(new)}"
             )
 

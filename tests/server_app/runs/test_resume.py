@@ -179,7 +179,7 @@ def test_a_complete_run_may_resume_for_more_rounds(tmp_path: Path) -> None:
             r"client\.lr must be 0\.1, as in the run so far, got 0\.2 \(resume=.*/run\)",
         ),
         ("seed=2", r"seed must be 1, as in the run so far, got 2"),
-        ("strategy=fedavg", r"strategy\.criterion must be loss, .* got null"),
+        ("strategy=fedavg", r"strategy must be fedalign, .* got fedavg"),
         ("rounds=5", r"rounds must be at least 7, as in the run so far, got 5"),
     ],
 )
