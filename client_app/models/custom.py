@@ -68,6 +68,11 @@ def check_model_outputs(
         If the model does not take them, its output is not (n, *output_shape), or messages cannot
         carry its ``state_dict``.
     """
+    if isinstance(model, torch.jit.ScriptModule):  # which takes no hooks and no functional calls
+        raise SettingsError(
+            f"model.path must be of a model in Python, got {path!r}, which is TorchScript: give "
+            "the module itself, without torch.jit"
+        )
     _check_tensors(model, path, lazy=True)  # first, because it names the cause
     model.eval()
     try:

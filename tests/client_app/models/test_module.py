@@ -2,6 +2,7 @@
 
 import math
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -260,6 +261,18 @@ def test_invalid_arguments(args: str) -> None:
     message = "model.args must be null, or a mapping such as {hidden: 200}, got "
     with pytest.raises(SettingsError, match=message):
         compose_settings("custom", f"model=module model.path=a.B 'model.args={args}'")
+
+
+def make_scripted(features: int) -> nn.Module:
+    """Return a model in TorchScript."""
+    with warnings.catch_warnings(action="ignore"):  # newer versions of PyTorch advise against it
+        return torch.jit.script(nn.Sequential(nn.Flatten(), nn.Linear(features, 3)))
+
+
+def test_a_scripted_model_is_one_line() -> None:
+    """It would fail at every node, in PyTorch's words."""
+    with pytest.raises(SettingsError, match=r"^model\.path must be of a model in Python, got "):
+        build(f"{HERE}.make_scripted")
 
 
 def test_a_model_without_anything_to_train_is_one_line() -> None:
