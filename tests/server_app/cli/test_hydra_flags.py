@@ -1,5 +1,7 @@
 """Test the errors of Hydra's flags."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,7 +75,6 @@ def test_a_mistake_in_a_flag_is_one_line(
         ("--cfg=job --package=strategy", "name: fedalign"),
         ("--info searchpath", "pkg://conf"),
         ("-sc install=bash", "hydra_bash_completion"),
-        ("--hydra-help", "Hydra"),
     ],
 )
 def test_flags_that_show_something(
@@ -82,6 +83,13 @@ def test_flags_that_show_something(
     """The flags without a mistake do what Hydra says."""
     assert command(*arguments.split()) == 0
     assert text in capsys.readouterr().out
+
+
+def test_hydras_help(tmp_path: Path) -> None:
+    """In a process of its own: Hydra configures the log, and absl then closes pytest's streams."""
+    command = [sys.executable, "-m", "fedquorum_app", "--hydra-help"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "--multirun" in done.stdout
 
 
 def test_a_preset_of_the_users_own(command: Command, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum.audit.cli import main as audit
-from fedquorum.errors import ClientsMissingError, ProtocolError, RunError
+from fedquorum.errors import ClientsMissingError, ProtocolError, SettingsError
 from fedquorum.flower.codec import encode_query
 from flwr.app import ConfigRecord, Message, RecordDict
 
@@ -152,7 +152,7 @@ def test_a_resumed_run_refuses_other_data(folder: Path) -> None:
     run("engine.stop_after_round=1")
     path.write_text(f"{path.read_text()}\n2,50,5,9999999")
     load._last.clear()  # as in another process
-    with pytest.raises(RunError, match=r"data\.path must lead to the data of the run"):
+    with pytest.raises(SettingsError, match=r"data\.path must lead to the data of the run"):
         run(f"resume={folder / 'run'}")
 
 
