@@ -34,6 +34,7 @@ from ..rules.participation.known_rates import find_rejection_reason
 from ..rules.robustness import Robustness
 from ..rules.rule import check_parameters, parameter
 from ..rules.types import Population
+from ..sanitize import abbreviate
 from ..server.privacy import GaussianMechanism
 from ..server.quorum import Quorum
 from .codec import (
@@ -739,13 +740,32 @@ class StandardProtocol(DynamicProtocol):
         log(INFO, "\t├──> Client ids: %s", self.client_ids_from)
 
 
+Form = tuple[tuple[str, str, int | None], ...]
+"""The form of a reply's metrics: each record and key, and the length of a list."""
+
+
+def _describe_form(form: Form, common: Form) -> str:
+    """Return what one form has more, less and of another length than the common one."""
+    lengths, expected = ({(name, key): n for name, key, n in one} for one in (form, common))
+    differences = {
+        "more": [key for key in lengths if key not in expected],
+        "missing": [key for key in expected if key not in lengths],
+        "of another length": [k for k, n in lengths.items() if k in expected and n != expected[k]],
+    }
+    texts = (
+        f"{abbreviate(name for _, name in keys)} {text}"
+        for text, keys in differences.items()
+        if keys
+    )
+    return "; ".join(texts)
+
+
 def _select_common_form(contents: Sequence[RecordDict]) -> list[RecordDict]:
     """Return the replies whose metrics have the form of the majority; all without a majority.
 
     Flower's strategies end the run if one client's metrics differ from the others'.
     """
-    # The form of a reply's metrics: each record and key, and the length of a list.
-    forms = [
+    forms: list[Form] = [
         tuple(
             (name, key, len(value) if isinstance(value, list) else None)
             for name, record in sorted(select_records(content, MetricRecord).items())
@@ -757,6 +777,11 @@ def _select_common_form(contents: Sequence[RecordDict]) -> list[RecordDict]:
     if 2 * count <= len(forms):
         return list(contents)
     if count < len(forms):
-        counts = (len(forms) - count, len(forms))
-        log(WARNING, "The metrics of %d of %d clients have another form and are left out", *counts)
+        other = next(form for form in forms if form != common_form)
+        log(
+            WARNING,
+            "The metrics of %d of %d clients have another form and are left out: %s",
+            *(len(forms) - count, len(forms)),
+            _describe_form(other, common_form),
+        )
     return [content for content, form in zip(contents, forms, strict=True) if form == common_form]

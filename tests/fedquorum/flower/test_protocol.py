@@ -381,9 +381,19 @@ def test_inconsistent_metrics_do_not_affect_the_model(
     assert "The metrics are not aggregated" in caplog.text
 
 
-@pytest.mark.parametrize("other", [{"other": 1.0}, {"loss": [1.0, 2.0]}, {"loss": []}])
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"other": 1.0}, "other more"),
+        ({"loss": [1.0, 2.0]}, "loss of another length"),
+        ({"loss": []}, "loss of another length"),
+    ],
+)
 def test_one_clients_metrics_of_another_form_are_left_out(
-    other: dict[str, Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    other: dict[str, Any],
+    named: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The mean is that of the other clients' metrics."""
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
@@ -394,7 +404,8 @@ def test_one_clients_metrics_of_another_form_are_left_out(
         make_grid(app, K), encode_arrays(MODEL), num_rounds=1
     )
     assert dict(result.train_metrics_clientapp[1]) == {"loss": 2.0}  # of 1, 2 and 3
-    assert "The metrics of 1 of 4 clients have another form and are left out" in caplog.text
+    text = f"The metrics of 1 of 4 clients have another form and are left out: {named}\n"
+    assert text in caplog.text
 
 
 @pytest.mark.parametrize("name", ["fedau", "fedalign"])
