@@ -221,10 +221,12 @@ def compose_overrides(overrides: tuple[str, ...]) -> ComposedConfig:
     if overrides not in _composed_configs:
         try:
             typed, experiment = _compose_from_cache(overrides)
-            _adopt_settings(_to_settings(typed), experiment, overrides)
+            settings = _to_settings(typed)
         except (SettingsError, OmegaConfBaseException):  # Hydra's composition explains the mistake
             config = _compose_config(overrides)
             adopt_config(config, str(config.hydra.runtime.choices.experiment), overrides)
+        else:
+            _adopt_settings(settings, experiment, overrides)
     return _composed_configs[overrides]
 
 

@@ -223,7 +223,7 @@ def test_another_strategy_is_named_first() -> None:
     """Its other settings differ too, and none of them is the reason."""
     before = BEFORE | {"strategy.name": "fedau", "strategy.cutoff": 50}
     now = BEFORE | {"client.lr": 0.2, "strategy.name": "fedavg"}
-    with pytest.raises(RunError, match=r"^strategy\.name must be fedau, "):
+    with pytest.raises(RunError, match=r"^strategy must be fedau, "):
         check_unchanged(before, now)
 
 
