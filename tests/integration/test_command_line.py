@@ -190,7 +190,8 @@ def test_presets_of_ones_own(shell: Shell) -> None:
         (shell.cwd / "presets" / name).mkdir(parents=True)
         (shell.cwd / "presets" / name / "patients.yaml").write_text(text)
     (shell.cwd / "examples").symlink_to(ROOT / "examples")
-    for command in re.findall(r"^\$ (.*)", section, re.MULTILINE):
+    (commands,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)  # test_readme.py runs bash
+    for command in commands.splitlines():
         done = shell(*shlex.split(command))
         assert done.status == 0, done.stderr
         manifest = json.loads((find_results_directory(done.stdout) / "manifest.json").read_text())
