@@ -1,8 +1,9 @@
 """Test the errors of Hydra's flags."""
 
+import logging
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,13 @@ Command = Callable[..., int]
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Return a function that runs the command in an empty folder and returns its exit status."""
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+    """Return a function that runs the command in an empty folder and returns its exit status.
+
+    With ``--info``, Hydra lets all logs go to the standard output of the moment.
+    """
     monkeypatch.chdir(tmp_path)
+    handlers, level = [*logging.root.handlers], logging.root.level
 
     def run(*arguments: str) -> int:
         monkeypatch.setattr("sys.argv", ["fedquorum", *arguments])
@@ -24,7 +29,9 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
         except SystemExit as end:
             return int(end.code or 0)
 
-    return run
+    yield run
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
 
 
 @pytest.mark.parametrize(
