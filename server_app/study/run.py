@@ -24,6 +24,7 @@ from server_app.study.candidates import (
     get_tuning_seeds,
 )
 from server_app.study.jobs import BudgetExhaustedError, StudyJobs
+from server_app.study.looks import Look, add_look
 from server_app.study.page import write_page
 from server_app.study.paired_statistics import MIN_SEEDS
 from server_app.study.pairing import collect_seed_runs, describe_excluded_clients, exclude_candidate
@@ -77,6 +78,7 @@ def run_study(
     budget = Budget.from_text(str(study.budget), comparison.settings.rounds)
     rounds = sum(candidate.settings.rounds for candidate in comparison.candidates)
     data = _load_data(comparison)
+    budget_max = _parse_max_budget(study, budget, comparison.settings.rounds)
     _check_budget(budget, rounds, comparison, study.trials or 0)
     runner = JobRunner(config, launcher, setting="output")
     identity = {
@@ -97,10 +99,55 @@ def run_study(
             raise SweepUnfinished(EXIT_INTERRUPTED, runner.directory) from None
         finally:
             progress.save()
+        looks = _add_look(jobs, study, budget_max, len(seeds))
         result = build_study_result(
-            comparison, jobs, study, overrides=common_overrides, seeds=seeds, data=data
+            comparison,
+            jobs,
+            study,
+            overrides=common_overrides,
+            seeds=seeds,
+            data=data,
+            looks=looks,
         )
         _write_result(result, runner, comparison.settings)
+
+
+def _parse_max_budget(study: StudySettings, budget: Budget, rounds: int) -> Budget:
+    """Return ``budget_max``, by default the budget.
+
+    Raises
+    ------
+    SettingsError
+        If it is smaller than the budget, or in time where the budget is in runs.
+    """
+    if study.budget_max is None:
+        return budget
+    found = Budget.from_text(str(study.budget_max), rounds)
+    if found.unit != budget.unit or found.amount < budget.amount:
+        kind = "s, min or h" if budget.unit == "seconds" else "runs or rounds"
+        raise SettingsError(
+            f"budget_max must be a number with {kind} and no less than budget={budget.text}, got "
+            f"{study.budget_max}"
+        )
+    return found
+
+
+def _add_look(
+    jobs: StudyJobs, study: StudySettings, budget_max: Budget, seeds: int
+) -> tuple[Look, ...]:
+    """Note a look at the scores of these seeds; return all looks, none with too few seeds.
+
+    The look is noted before anybody sees its result, so that a second command cannot repeat it.
+    """
+    if seeds < MIN_SEEDS:
+        return ()
+    more = (budget_max.amount - jobs.spent) / jobs.cost_per_seed if jobs.cost_per_seed else 0.0
+    planned = seeds + max(0, int(more))
+    if study.seeds is not None:
+        planned = max(seeds, min(planned, study.seeds))
+    looks = add_look(jobs.progress.looks, seeds, planned)
+    jobs.progress.save(looks=looks)
+    return looks
 
 
 def _load_data(comparison: MethodComparison) -> tuple[FederatedData, FederatedData] | None:

@@ -23,9 +23,9 @@ from server_app.study.paired_statistics import MIN_SEEDS
 
 STUDY_GOALS = (Goal.PRIORITY, Goal.PARTICIPATION, Goal.FAIRNESS, Goal.AVERAGE)
 SECONDS_PER_UNIT = {"s": 1.0, "min": 60.0, "h": 3600.0}
-FRACTION_MARGIN = 0.01
+ABSOLUTE_MARGIN = 0.01
 RELATIVE_MARGIN = 0.01
-"""Default differences that count as none: absolute for metrics that are fractions, and for others
+"""Default differences that count as none: absolute for metrics that are at most 1, and for others
 relative to the baseline's score."""
 
 GOAL_SCORES = {
@@ -133,9 +133,13 @@ class StudySettings:
         The maximum number of seeds; None for as many as the budget allows.
     min_effect : float, optional
         The largest difference that counts as none, in the metric's unit (fractions from 0 to 1);
-        None for one point of a fraction, and for a hundredth of the baseline's score otherwise.
+        None for one point of a fraction and 0.01 of R2, and for a hundredth of the baseline's score
+        otherwise.
     confidence : float
-        The probability with which all intervals hold.
+        The probability with which all intervals of all looks hold.
+    budget_max : str, optional
+        The budget up to which the same command may continue the study, in the same kind of unit;
+        None for ``budget``. It plans the looks at the scores, see ``server_app.study.looks``.
 
     Raises
     ------
@@ -152,6 +156,7 @@ class StudySettings:
     seeds: int | None = parameter(None, Interval(low=MIN_SEEDS, integer=True))
     min_effect: float | None = parameter(None, NON_NEGATIVE)
     confidence: float = parameter(0.95, Interval(low=0.5, high=1, open_high=True))
+    budget_max: str | None = parameter(None, BudgetText())
 
     def __post_init__(self) -> None:
         try:
@@ -181,7 +186,10 @@ class StudySettings:
         """Return ``min_effect``, or its default for the baseline's score ``baseline``."""
         if self.min_effect is not None:
             return self.min_effect
-        return FRACTION_MARGIN if metric.is_fraction else RELATIVE_MARGIN * abs(baseline)
+        # R2 has no origin: it is 0 for a model that only knows the mean, and negative for worse.
+        if metric.high == 1.0:
+            return ABSOLUTE_MARGIN
+        return RELATIVE_MARGIN * abs(baseline)
 
     def resolve_metric_key(self, metric: str) -> str:
         """Return ``metric_key``, or the goal's default for this metric."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from fedquorum.records.round_record import UNSEEN_GROUP
 from fedquorum.report.names import method_title
@@ -11,8 +12,10 @@ from fedquorum.rules.metrics import get_metric
 from fedquorum.sanitize import sanitize
 
 from server_app.study.paired_statistics import (
+    DECIDING_PROBABILITY,
     MIN_SEEDS,
     NO_DIFFERENCE,
+    NO_USABLE_MODEL,
     UNDECIDED,
     Decision,
     PairedDifference,
@@ -82,6 +85,11 @@ class Unit:
             min(MAX_DECIMALS, max(0, digits)),
             spec.higher_is_better,
         )
+
+    @property
+    def percent_or_unit(self) -> str:
+        """The unit of a value, not of a difference."""
+        return "%" if self.unit == "points" else self.unit
 
     @property
     def sign(self) -> float:
@@ -190,6 +198,8 @@ def _describe_verdict(result: StudyResult) -> str:
     decision = result.decision
     if decision is None:
         return _describe_too_few_seeds(result)
+    if decision.verdict == NO_USABLE_MODEL:
+        return _describe_no_usable_model(result, decision)
     if result.baseline == decision.verdict:
         return _describe_no_improvement(result, decision)
     if decision.verdict == NO_DIFFERENCE:
@@ -201,9 +211,28 @@ def _describe_verdict(result: StudyResult) -> str:
             f"for {describe_score_clients(result)} ({format_percent(result.confidence)} intervals, "
             f"{decision.seeds} seeds)."
         )
-    if decision.verdict == UNDECIDED:
-        return _describe_undecided(result, decision)
-    return _describe_winner(result, decision)
+    is_open = decision.verdict == UNDECIDED
+    return (_describe_undecided if is_open else _describe_winner)(result, decision)
+
+
+def _describe_no_usable_model(result: StudyResult, decision: Decision) -> str:
+    """Say that no method is surely better than guessing, with both scores and what would help."""
+    unit = get_unit(result)
+    means = {
+        method.name: fmean(unit.sign * run.score for run in method.runs)
+        for method in get_compared_methods(result)
+    }
+    best = max(means, key=means.__getitem__)
+    in_unit = f" {unit.percent_or_unit}".rstrip()
+    guess, score = fmean(result.guessing), unit.sign * means[best]
+    return (
+        f"No model is usable here: for {describe_score_clients(result)}, no method is surely "
+        f"better than guessing ({format_percent(result.confidence)} intervals, "
+        f"{decision.seeds} seeds). Guessing has {unit.metric} "
+        f"{unit.format_number(guess)}{in_unit}, and the best method, {format_method_name(best)}, "
+        f"{unit.format_number(score)}{in_unit}. "
+        "More rows for each client, more rounds or another model would help."
+    )
 
 
 def _describe_winner(result: StudyResult, decision: Decision) -> str:
@@ -227,7 +256,7 @@ def _describe_undecided(result: StudyResult, decision: Decision) -> str:
         f"{ahead}{_describe_difference(result, one)}"
     )
     evidence = _format_evidence(result, decision, one)
-    then = _describe_seeds_needed(result.spent, decision)
+    then = _describe_seeds_needed(result, decision)
     if one.high > result.min_effect:
         return f"{first}, but this may be chance ({evidence}). {then}"
     open_one = max(decision.differences, key=lambda other: other.high)
@@ -253,14 +282,19 @@ def _describe_no_improvement(result: StudyResult, decision: Decision) -> str:
     )
 
 
-def _describe_seeds_needed(budget_use: BudgetUse, decision: Decision) -> str:
-    needed = decision.seeds_to_decide
+def _describe_seeds_needed(result: StudyResult, decision: Decision) -> str:
+    budget_use = result.spent
+    needed, chance = decision.seeds_to_decide, format_percent(DECIDING_PROBABILITY)
     if needed is None:
-        return "With these differences no number of seeds would decide it."
+        more = ": more rows of these clients would" if result.seed_draws.correction else ""
+        return f"No number of seeds would decide it with a probability of {chance}{more}."
     budget = (
         "" if budget_use.to_decide is None else f", a budget of {_format_budget_needed(budget_use)}"
     )
-    return f"About {needed:,} seeds instead of {decision.seeds} would decide it{budget}."
+    return (
+        f"About {needed:,} seeds instead of {decision.seeds} would decide it with a probability of "
+        f"{chance}{budget}."
+    )
 
 
 def _format_budget_needed(budget_use: BudgetUse) -> str:

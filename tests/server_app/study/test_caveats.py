@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from client_app.data import FederatedData
 from client_app.data.partitioned import PartitionedData
+from client_app.data.seed_draws import SeedDraws
 from server_app.study.caveats import (
     LastEvaluation,
     compute_auroc_step,
@@ -20,17 +21,17 @@ from server_app.study.caveats import (
     find_comparison_caveats,
     find_data_caveats,
     find_group_caveats,
-    find_guessing_caveat,
     find_run_caveats,
     find_tuning_caveats,
     read_last_evaluations,
 )
 from server_app.study.result import MethodResult, Trial
-from tests.builders_study import BASE, make_curve, make_method_result
+from tests.builders_study import BASE, DIVIDED_ANEW, NEW_DATA, make_curve, make_method_result
 from tests.fedquorum.records.made import load_all, make_round_line, make_run, write_table
 from tests.snapshot import Snapshot
 
 MANY = tuple(LastEvaluation(client, 50, 50, 0.5) for client in range(30))
+SAME_TEST_ROWS = SeedDraws(False, False, True, True, 0.2)
 RANGES = {"client.lr": (0.001, 1.0, True), "strategy.epsilon": (0.0, 0.5, False)}
 
 
@@ -268,10 +269,10 @@ def test_trials_that_failed() -> None:
 
 
 def find_run_comparison_caveats(
-    methods: Sequence[MethodResult], *, metric: str = "accuracy", pooled: bool = False
+    methods: Sequence[MethodResult], *, metric: str = "accuracy", draws: SeedDraws = NEW_DATA
 ) -> tuple[str, ...]:
     """Find the caveats of these methods' runs with a margin of a hundredth."""
-    return find_comparison_caveats(methods, metric, 0.01, pooled=pooled)
+    return find_comparison_caveats(methods, metric, 0.01, draws)
 
 
 def test_many_converged_seeds_are_no_caveat() -> None:
@@ -282,35 +283,6 @@ def test_many_converged_seeds_are_no_caveat() -> None:
         )
         == ()
     )
-
-
-def find_caveat_on_guessing(metric: str, scores: tuple[float, float]) -> str:
-    """Find the caveat of two methods with these scores, on five classes."""
-    methods = [
-        make_method_result(name, [score] * 5, metric=metric)
-        for name, score in zip(("fedavg", "mifa"), scores, strict=True)
-    ]
-    return find_guessing_caveat(methods, "the worst tenth", metric, 5, 0.01)
-
-
-@pytest.mark.parametrize(
-    ("metric", "scores", "parts"),
-    [
-        ("auroc", (0.45, 0.48), ("AUROC 50.0 %", "MIFA, has 48.0 %")),
-        ("auroc", (0.45, 0.51), ()),
-        ("accuracy", (0.1, 0.2), ("accuracy 20.0 %", "MIFA, has 20.0 %")),
-        ("loss", (1.65, 1.62), ("loss 1.609 nats", "MIFA, has 1.620 nats")),
-        ("loss", (1.65, 1.6), ()),
-        ("f1", (0.0, 0.0), ()),
-    ],
-)
-def test_models_that_are_no_better_than_guessing(
-    metric: str, scores: tuple[float, float], parts: tuple[str, ...]
-) -> None:
-    """With five classes, and for the clients of the score."""
-    found = find_caveat_on_guessing(metric, scores)
-    assert bool(found) == bool(parts)
-    assert all(part in found for part in (*parts, "the worst tenth") if found)
 
 
 def test_few_seeds() -> None:
@@ -391,12 +363,19 @@ def test_a_gain_of_curves_without_a_tenth() -> None:
     assert compute_late_gain(replace(made, runs=flat)) == 0.0
 
 
-def test_seeds_that_share_their_rows() -> None:
-    """Only if the data has no test set, so that every seed divides the same rows."""
-    methods = [make_method_result("fedavg", BASE * 2)]
-    assert find_run_comparison_caveats(methods, pooled=False) == ()
-    (caveat,) = find_run_comparison_caveats(methods, pooled=True)
-    assert "test rows of one seed" in caveat
+@pytest.mark.parametrize(
+    ("draws", "part"),
+    [
+        (NEW_DATA, ""),
+        (DIVIDED_ANEW, "divides the same rows anew"),
+        (SAME_TEST_ROWS, "for new rows of these clients they would be wider"),
+    ],
+)
+def test_seeds_that_share_their_rows(draws: SeedDraws, part: str) -> None:
+    """Generated data shares none."""
+    caveats = find_run_comparison_caveats([make_method_result("fedavg", BASE * 2)], draws=draws)
+    assert len(caveats) == bool(part)
+    assert part in "".join(caveats)
 
 
 # --- texts ------------------------------------------------------------------------------------
@@ -415,8 +394,6 @@ def test_every_caveat(snapshot: Snapshot) -> None:
         *find_tuning_caveats(
             make_tuned_methods("client.lr=0.99", "strategy.epsilon=0.001", trials=FAILED), RANGES
         ),
-        find_caveat_on_guessing("auroc", (0.45, 0.48)),
-        find_caveat_on_guessing("loss", (1.65, 1.62)),
         *find_run_comparison_caveats([make_method_result("fedavg", BASE)]),
         *find_run_comparison_caveats(
             [
@@ -424,6 +401,9 @@ def test_every_caveat(snapshot: Snapshot) -> None:
                 make_twice_tuned_method("mifa", 0.4, ahead=0.15),
             ]
         ),
-        *find_run_comparison_caveats([make_rising_method("mifa", by=0.03)], pooled=True),
+        *find_run_comparison_caveats([make_rising_method("mifa", by=0.03)], draws=DIVIDED_ANEW),
+        *find_run_comparison_caveats(
+            [make_method_result("fedavg", BASE * 2)], draws=SAME_TEST_ROWS
+        ),
     )
     snapshot("study/caveats.txt", "\n\n".join(caveats) + "\n")
