@@ -11,7 +11,7 @@ from benchmarks.book.claims import (
     format_claim_table,
     format_headline_table,
     format_missing_list,
-    judge_claim,
+    judge_claims,
 )
 from benchmarks.book.claims_data import CLAIMS
 from benchmarks.book.results import ChapterResult, collapse_ranges, read_chapter_result
@@ -65,10 +65,10 @@ def replace_headlines(readme: str, docs: Path) -> str:
     return written
 
 
-def _read_verdicts(docs: Path) -> list[Verdict]:
+def _read_verdicts(docs: Path) -> tuple[Verdict, ...]:
     paths = {path.stem: path for path in (docs / RESULTS).glob("*.json")}
     results = {name: read_chapter_result(path) for name, path in paths.items()}
-    return [judge_claim(claim, results.get(claim.chapter)) for claim in CLAIMS]
+    return judge_claims(CLAIMS, results)
 
 
 def _format_claims(docs: Path) -> str:
