@@ -72,6 +72,8 @@ class Claim:
         The setup measured instead of the paper's; empty if it is the paper's.
     published_difference : float, optional
         The paper's number in the unit of the cell; None if it has curves only.
+    is_in_points : bool
+        Whether the cell is in percentage points.
     missing_reason : str
         Why there is no measurement; used only while the cell is missing.
     headline : bool
@@ -86,6 +88,7 @@ class Claim:
     sign: int = 1
     setup: str = ""
     published_difference: float | None = None
+    is_in_points: bool = True
     missing_reason: str = ""
     headline: bool = False
 

@@ -58,6 +58,7 @@ def _build_loss_claims(level: str) -> Iterator[Claim]:
             CellLocator("objective_differences", f"({SYNTH_ROWS[level]}) - {baseline}", LAST),
             -1,
             "nats",
+            is_in_points=False,
         )
 
 
@@ -71,6 +72,7 @@ def _build_bound_claim(term: str, text: str, sign: int) -> Claim:
         CellLocator("steps", BOUND_ROW, term),
         sign,
         "SYNTH, low noise",
+        is_in_points=False,
     )
 
 
@@ -381,6 +383,7 @@ CLAIMS: tuple[Claim, ...] = (
         CellLocator("over_none", "100 - inf", "T = 1,000"),
         -1,
         "Bernoulli participation",
+        is_in_points=False,
     ),
     _build_missing_claim(
         "FedAU, Table 2", "The same on SVHN, CIFAR-100 and CINIC-10.", NO_DATA, "a table"
