@@ -20,6 +20,7 @@ from fedquorum.errors import FedQuorumError
 from fedquorum.records.run_dir import read_manifest_or_empty
 
 from benchmarks.book.chapters import CHAPTERS, Chapter, DirectChapter, SweepChapter
+from benchmarks.book.claims_chart import write_claim_charts
 from benchmarks.book.job_queue import (
     list_jobs,
     list_pending_jobs,
@@ -27,7 +28,14 @@ from benchmarks.book.job_queue import (
     run_chapter_job,
     run_queue,
 )
-from benchmarks.book.render import IMAGES, RESULTS, TEXTS, format_book, replace_headlines
+from benchmarks.book.render import (
+    IMAGES,
+    RESULTS,
+    TEXTS,
+    format_book,
+    read_verdicts,
+    replace_headlines,
+)
 from benchmarks.book.results import read_chapter_result, write_chapter_result
 from benchmarks.book.summarize import (
     draw_chapter_picture,
@@ -67,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not quick:
         readme = ROOT / "README.md"
         readme.write_text(replace_headlines(readme.read_text("utf-8"), docs), encoding="utf-8")
+        write_claim_charts(read_verdicts(docs), docs / IMAGES)
     print(path if not num_left else f"{path}: {num_left} runs are left; run this command again")
     return 0
 

@@ -3,18 +3,21 @@
 This module has no measured numbers: a claim names the chapter and the cell of its number.
 """
 
-import math
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scipy.special import stdtrit
-
 from benchmarks.book.results import Cell, ChapterResult, ResultTable, SeedStatistic
+from benchmarks.book.verdicts import (
+    MAX_SEEDS,
+    MIN_SEEDS,
+    Judgment,
+    Outcome,
+    PairedDifferences,
+    judge_family,
+)
 
-CONFIDENCE = 0.95
-REPRODUCED = "**reproduced**"
-NOT_REPRODUCED = "**not reproduced**"
 NOT_MEASURED = "not measured"
 ONE_SEED = "no verdict: one seed"
 
@@ -67,6 +70,10 @@ class Claim:
         1 if the paper claims a difference above 0, -1 below 0.
     setup : str
         The setup measured instead of the paper's; empty if it is the paper's.
+    published_difference : float, optional
+        The paper's number in the unit of the cell; None if it has curves only.
+    is_in_points : bool
+        Whether the cell is in percentage points.
     missing_reason : str
         Why there is no measurement; used only while the cell is missing.
     headline : bool
@@ -80,6 +87,8 @@ class Claim:
     locator: CellLocator | None = None
     sign: int = 1
     setup: str = ""
+    published_difference: float | None = None
+    is_in_points: bool = True
     missing_reason: str = ""
     headline: bool = False
 
@@ -103,48 +112,91 @@ class Verdict:
         The number of seeds behind the difference.
     rounds : str
         The length of the runs, in words.
+    judgment : Judgment, optional
+        None with fewer than two seeds.
     """
 
     claim: Claim
     difference: SeedStatistic | None = None
     seeds: int = 0
     rounds: str = ""
+    judgment: Judgment | None = None
 
     @property
     def is_measured(self) -> bool:
         """Whether the difference has at least two seeds."""
-        return self.difference is not None and self.seeds > 1
+        return self.judgment is not None
 
     def format_verdict(self) -> str:
-        """Return the verdict in words.
+        """Return the verdict in words."""
+        difference, judgment = self.difference, self.judgment
+        if judgment is None:
+            return NOT_MEASURED if difference is None else ONE_SEED
+        words = f"**{judgment.outcome}**"
+        if judgment.outcome is Outcome.UNDECIDED:
+            return f"{words}, {self._format_missing_seeds(judgment)}"
+        if judgment.is_far_smaller:
+            return f"{words}, far smaller than published"
+        return f"{words}, the opposite" if judgment.outcome is Outcome.CONTRADICTED else words
 
-        A claim is reproduced if the difference lies on the claimed side of 0, beyond the one-sided
-        5 % point of Student's t for its seeds.
-        """
+    def _format_missing_seeds(self, judgment: Judgment) -> str:
         difference = self.difference
-        if difference is None:
-            return NOT_MEASURED
-        if self.seeds < 2 or difference.sd is None:  # noqa: PLR2004 - a spread needs two
-            return ONE_SEED
-        claimed = self.claim.sign * difference.mean
-        noise = stdtrit(self.seeds - 1, CONFIDENCE) * difference.sd / math.sqrt(self.seeds)
-        if claimed > noise:
-            return REPRODUCED
-        if claimed < -noise:
-            return f"{NOT_REPRODUCED}, the opposite"
-        reason = "within the noise of" if difference.sd else "no difference in any of"
-        return f"{NOT_REPRODUCED}, {reason} {self.seeds} seeds"
+        if difference is not None and difference.mean == 0.0 and not difference.sd:
+            return f"no difference in any of {self.seeds} seeds"
+        if judgment.seeds_to_decide is None:
+            return f"more than {MAX_SEEDS} seeds would decide"
+        return f"about {judgment.seeds_to_decide} seeds would decide"
 
 
-def judge_claim(claim: Claim, result: ChapterResult | None) -> Verdict:
-    """Return the verdict on a claim; ``result`` is that of its chapter, None if not measured."""
+def judge_claims(
+    claims: Sequence[Claim], results: Mapping[str, ChapterResult]
+) -> tuple[Verdict, ...]:
+    """Return the verdict on every claim, in their order.
+
+    The claims of one figure or table are judged together. A published number counts only if the
+    setup is the paper's: the size of a difference on other data contradicts nothing.
+
+    Parameters
+    ----------
+    claims : sequence of Claim
+    results : mapping of str to ChapterResult
+        The measured chapters by name.
+    """
+    verdicts = [_find_difference(claim, results.get(claim.chapter)) for claim in claims]
+    families: dict[str, list[int]] = {}
+    for index, verdict in enumerate(verdicts):
+        if _build_differences(verdict) is not None:
+            families.setdefault(verdict.claim.paper, []).append(index)
+    for indices in families.values():
+        family = [one for i in indices if (one := _build_differences(verdicts[i])) is not None]
+        for index, judgment in zip(indices, judge_family(family), strict=True):
+            verdicts[index] = replace(verdicts[index], judgment=judgment)
+    return tuple(verdicts)
+
+
+def _find_difference(claim: Claim, result: ChapterResult | None) -> Verdict:
+    """Return a claim with its difference, before it is judged."""
     cell = None if result is None or claim.locator is None else claim.locator.find(result.tables)
     if result is None or not isinstance(cell, SeedStatistic) or cell.seeds is None:
         return Verdict(claim)
     return Verdict(claim, cell, cell.seeds, result.rounds.removesuffix(" rounds"))
 
 
-def format_claim_table(verdicts: list[Verdict], links: Mapping[str, str]) -> str:
+def _build_differences(verdict: Verdict) -> PairedDifferences | None:
+    """Return the numbers to judge, positive in the claimed direction; None with too few seeds."""
+    claim, cell = verdict.claim, verdict.difference
+    if cell is None or cell.sd is None or verdict.seeds < MIN_SEEDS:
+        return None
+    published = None if claim.setup else claim.published_difference
+    return PairedDifferences(
+        claim.sign * cell.mean,
+        cell.sd,
+        verdict.seeds,
+        None if published is None else claim.sign * published,
+    )
+
+
+def format_claim_table(verdicts: Sequence[Verdict], links: Mapping[str, str]) -> str:
     """Format all verdicts as Markdown; ``links`` has the anchor of every chapter."""
     rows = tuple(
         (
@@ -162,8 +214,8 @@ def format_claim_table(verdicts: list[Verdict], links: Mapping[str, str]) -> str
     return ResultTable(headings, rows).to_markdown()
 
 
-def format_headline_table(verdicts: list[Verdict], book: str) -> str:
-    """Format the main claim of each paper, with counts of reproduced claims, as Markdown.
+def format_headline_table(verdicts: Sequence[Verdict], book: str) -> str:
+    """Format the main claim of each paper, with counts of the verdicts, as Markdown.
 
     The last line links to ``book``.
     """
@@ -171,39 +223,44 @@ def format_headline_table(verdicts: list[Verdict], book: str) -> str:
         (
             *(v.claim.paper, v.claim.claim, v.claim.published, _format_difference(v)),
             v.format_verdict(),
-            "{} of {}".format(*_count_reproduced(_select_paper(v.claim, verdicts))),
+            format_counts(select_paper(v.claim, verdicts), " / "),
         )
         for v in verdicts
         if v.claim.headline
     )
-    headings = ("paper", "main claim", "published", "measured", "verdict", "all claims reproduced")
-    table = ResultTable(headings, rows).to_markdown()
-    reproduced, measured = _count_reproduced(verdicts)
-    counts = (
-        f"Of {len(verdicts)} claims {measured} are measured, and {reproduced} of these "
-        f"reproduced; [all of them, with seeds, rounds and chapters]({book})."
+    headings = ("paper", "main claim", "published", "measured", "verdict")
+    table = ResultTable((*headings, "all claims: " + " / ".join(Outcome)), rows).to_markdown()
+    measured = sum(v.is_measured for v in verdicts)
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in count_outcomes(verdicts).items())
+    return (
+        f"{table}\n\nOf {len(verdicts)} claims {measured} are measured: {counts}; "
+        f"[all of them, with seeds, rounds and chapters]({book})."
     )
-    return f"{table}\n\n{counts}"
 
 
-def _select_paper(claim: Claim, verdicts: list[Verdict]) -> list[Verdict]:
+def select_paper(claim: Claim, verdicts: Sequence[Verdict]) -> list[Verdict]:
     """Return the verdicts on all claims of a claim's paper."""
     method = claim.paper.partition(",")[0]
     return [v for v in verdicts if v.claim.paper.partition(",")[0] == method]
 
 
-def _count_reproduced(verdicts: list[Verdict]) -> tuple[int, int]:
-    """Return the number of reproduced and of measured claims."""
-    measured = [v for v in verdicts if v.is_measured]
-    return sum(v.format_verdict() == REPRODUCED for v in measured), len(measured)
+def count_outcomes(verdicts: Sequence[Verdict]) -> dict[Outcome, int]:
+    """Return the number of claims with each verdict."""
+    counts = Counter(v.judgment.outcome for v in verdicts if v.judgment is not None)
+    return {outcome: counts[outcome] for outcome in Outcome}
 
 
-def format_missing_list(verdicts: list[Verdict]) -> str:
+def format_counts(verdicts: Sequence[Verdict], separator: str) -> str:
+    """Format the numbers of ``count_outcomes``."""
+    return separator.join(map(str, count_outcomes(verdicts).values()))
+
+
+def format_missing_list(verdicts: Sequence[Verdict]) -> str:
     """Return a Markdown list of the claims that are not measured, each with the reason."""
     return "\n".join(_list_missing(verdicts))
 
 
-def _list_missing(verdicts: list[Verdict]) -> Iterator[str]:
+def _list_missing(verdicts: Sequence[Verdict]) -> Iterator[str]:
     for verdict in verdicts:
         if not verdict.is_measured:
             claim = verdict.claim

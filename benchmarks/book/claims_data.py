@@ -58,6 +58,7 @@ def _build_loss_claims(level: str) -> Iterator[Claim]:
             CellLocator("objective_differences", f"({SYNTH_ROWS[level]}) - {baseline}", LAST),
             -1,
             "nats",
+            is_in_points=False,
         )
 
 
@@ -71,6 +72,7 @@ def _build_bound_claim(term: str, text: str, sign: int) -> Claim:
         CellLocator("steps", BOUND_ROW, term),
         sign,
         "SYNTH, low noise",
+        is_in_points=False,
     )
 
 
@@ -123,31 +125,33 @@ def _build_fedau_claim(
 ) -> Claim:
     """Build a comparison of FedAU's Table 2, which has CIFAR-10; the book measures ``setup``."""
     relation = {1: "is above", -1: "is below"}[sign]
+    published = _find_fedau_accuracies(cutoff, other, process)
     return Claim(
         "FedAU, Table 2",
         f"{process.capitalize()} participation{setting}: FedAU (K = {cutoff}) {relation} {other}.",
-        _format_fedau_gap(cutoff, other, process),
+        _format_gap(*published),
         chapter,
         CellLocator("differences", f"fedau, K = {cutoff} - {other}", process),
         sign,
         setup,
+        _compute_gap(*published),
         headline=headline,
     )
 
 
-def _format_fedau_gap(cutoff: str, other: str, process: str) -> str:
+def _find_fedau_accuracies(cutoff: str, other: str, process: str) -> tuple[float, ...]:
+    """Return the published test accuracies of FedAU and another method."""
     settings = {
         "data.name": "cifar10",
         "availability.name": process,
         "strategy.cutoff": float(cutoff),
     }
-    ours, theirs = (
+    return tuple(
         find_published_results("fedau/cifar10", settings | {"strategy.name": name})[0].values[
             "test"
         ]
         for name in ("fedau", other)
     )
-    return _format_gap(ours, theirs)
 
 
 def _build_aaggff_claim(
@@ -167,27 +171,38 @@ def _build_aaggff_claim(
     """
     variant = VARIANTS[table]
     key, heading, sign = METRIC_COLUMNS[statistic]
-    ours, theirs = (
-        find_published_results(PUBLISHED_EXPERIMENTS[chapter], {"strategy.name": name})[0].values[
-            key
-        ]
-        for name in (variant, "fedavg")
-    )
+    published = _find_aaggff_metrics(PUBLISHED_EXPERIMENTS[chapter], variant, key)
     return Claim(
         f"AAggFF, {table}",
         f"{data}: AAggFF-{variant[-1].upper()}'s {statistic} is "
         f"{'above' if sign > 0 else 'below'} FedAvg's.",
-        _format_gap(ours, theirs),
+        _format_gap(*published),
         chapter,
         CellLocator("differences", f"({run or variant} - )?fedavg", heading),
         sign,
         setup,
+        _compute_gap(*published),
         headline=headline,
     )
 
 
+def _find_aaggff_metrics(experiment: str, variant: str, key: str) -> tuple[float, ...]:
+    """Return the published metric of a variant of AAggFF, and that of FedAvg."""
+    return tuple(
+        find_published_results(experiment, {"strategy.name": name})[0].values[key]
+        for name in (variant, "fedavg")
+    )
+
+
+def _compute_gap(ours: float, theirs: float) -> float:
+    """Return a published difference in percentage points."""
+    return 100 * (ours - theirs)
+
+
 def _format_gap(ours: float, theirs: float) -> str:
-    return f"{100 * (ours - theirs):+.1f} ({_format_percent(ours)} and {_format_percent(theirs)})"
+    return (
+        f"{_compute_gap(ours, theirs):+.1f} ({_format_percent(ours)} and {_format_percent(theirs)})"
+    )
 
 
 def _format_percent(value: float) -> str:
@@ -225,6 +240,8 @@ SYNTH_ROWS = {
 
 BOUND_ROW = "fedalign \\((?=.*additive)(?=.*constant)(?=.*epsilon=0.2\\)).* - 0.1"
 """The row of the step from epsilon 0.1 to 0.2, additive noise, constant learning rate."""
+
+BERKA_WORST = _find_aaggff_metrics("aaggff/berka", "aaggff_s", "worst")
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(
@@ -346,9 +363,9 @@ CLAIMS: tuple[Claim, ...] = (
             other,
             "bernoulli",
             sign,
-            setting=", a part of CIFAR-10",
+            setting=", CIFAR-10",
             chapter="fedau-cifar10",
-            setup="",
+            setup="a part of it, 100 rounds",
         )
         for other, sign in (
             ("average_participating", 1),
@@ -366,6 +383,7 @@ CLAIMS: tuple[Claim, ...] = (
         CellLocator("over_none", "100 - inf", "T = 1,000"),
         -1,
         "Bernoulli participation",
+        is_in_points=False,
     ),
     _build_missing_claim(
         "FedAU, Table 2", "The same on SVHN, CIFAR-100 and CINIC-10.", NO_DATA, "a table"
@@ -438,14 +456,10 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "AAggFF, Table 2",
         "Berka, the rule of the authors' code: AAggFF-S's worst client is above FedAvg's.",
-        _format_gap(
-            *(
-                find_published_results("aaggff/berka", {"strategy.name": name})[0].values["worst"]
-                for name in ("aaggff_s", "fedavg")
-            )
-        ),
+        _format_gap(*BERKA_WORST),
         "aaggff-berka",
         CellLocator("differences", "aaggff_s, authors' code - fedavg", "worst"),
+        published_difference=_compute_gap(*BERKA_WORST),
     ),
     *(
         Claim(

@@ -11,7 +11,7 @@ from benchmarks.book.claims import (
     format_claim_table,
     format_headline_table,
     format_missing_list,
-    judge_claim,
+    judge_claims,
 )
 from benchmarks.book.claims_data import CLAIMS
 from benchmarks.book.results import ChapterResult, collapse_ranges, read_chapter_result
@@ -24,6 +24,7 @@ TABLES_COMMENT = re.compile(r"<!-- tables(?: of (\S+), (.+))? -->\n*")
 HEADLINES_COMMENT = re.compile(r"(<!-- claims -->\n).*(<!-- end of claims -->)", re.DOTALL)
 CLAIMS_TEXT = "claims"
 CLAIMS_HEADING = "The papers' claims"
+CLAIMS_ALT = "Each measured claim: difference with its 90 % interval, published number, verdict"
 
 
 def format_book(docs: Path, *, quick: bool) -> str:
@@ -56,7 +57,7 @@ def replace_headlines(readme: str, docs: Path) -> str:
     ValueError
         If the README lacks one of the two comments around the table.
     """
-    table = format_headline_table(_read_verdicts(docs), "docs/results.md#the-papers-claims")
+    table = format_headline_table(read_verdicts(docs), "docs/results.md#the-papers-claims")
     written, count = HEADLINES_COMMENT.subn(
         lambda match: f"{match[1]}\n{table}\n{match[2]}", readme
     )
@@ -65,20 +66,22 @@ def replace_headlines(readme: str, docs: Path) -> str:
     return written
 
 
-def _read_verdicts(docs: Path) -> list[Verdict]:
+def read_verdicts(docs: Path) -> tuple[Verdict, ...]:
+    """Return the verdicts on all claims, from the chapters' results."""
     paths = {path.stem: path for path in (docs / RESULTS).glob("*.json")}
     results = {name: read_chapter_result(path) for name, path in paths.items()}
-    return [judge_claim(claim, results.get(claim.chapter)) for claim in CLAIMS]
+    return judge_claims(CLAIMS, results)
 
 
 def _format_claims(docs: Path) -> str:
     """Return the first section: all claims, and a list of those without a measurement."""
-    verdicts = _read_verdicts(docs)
+    verdicts = read_verdicts(docs)
     links = {chapter.name: format_anchor(chapter.title) for chapter in CHAPTERS}
     return "\n\n".join(
         (
             f"## {CLAIMS_HEADING}",
             (docs / TEXTS / f"{CLAIMS_TEXT}.md").read_text(encoding="utf-8").strip(),
+            f"![{CLAIMS_ALT}]({IMAGES}/claims.png)",
             format_claim_table(verdicts, links),
             "### Not measured",
             format_missing_list(verdicts),

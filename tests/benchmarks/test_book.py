@@ -190,7 +190,7 @@ def test_a_chapter_without_a_result_is_marked(tmp_path: Path) -> None:
     )
     assert "fedquorum -m experiment=aaggff/berka" in part
     assert part.rstrip().endswith("*Not measured yet.*")
-    assert "not reproduced" not in part
+    assert "**undecided**" not in part
 
 
 def test_published_numbers_follow_the_measured_methods() -> None:

@@ -8,15 +8,14 @@ import pytest
 from benchmarks.book.chapters import CHAPTERS
 from benchmarks.book.claims import (
     NOT_MEASURED,
-    NOT_REPRODUCED,
     ONE_SEED,
-    REPRODUCED,
     CellLocator,
     Claim,
+    Verdict,
     format_claim_table,
     format_headline_table,
     format_missing_list,
-    judge_claim,
+    judge_claims,
 )
 from benchmarks.book.claims_data import CLAIMS
 from benchmarks.book.render import format_anchor, replace_headlines
@@ -32,6 +31,13 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 LOCATOR = CellLocator("differences", "ours( .*)? - theirs", "end.*")
 CLAIM = Claim("A, Figure 1", "Ours is above theirs.", "curves", "chapter", LOCATOR)
+REPRODUCED, CONTRADICTED, UNDECIDED = "**reproduced**", "**contradicted**", "**undecided**"
+
+
+def judge_claim(claim: Claim, result: ChapterResult | None) -> Verdict:
+    """Return the verdict on the only claim of its figure."""
+    (verdict,) = judge_claims([claim], {} if result is None else {claim.chapter: result})
+    return verdict
 
 
 def make_chapter_result(*rows: tuple[Cell, ...]) -> ChapterResult:
@@ -46,10 +52,11 @@ def make_chapter_result(*rows: tuple[Cell, ...]) -> ChapterResult:
         # The one-sided 5 % point of t with 3 degrees of freedom is 2.353, and half that for a mean
         # of 4 seeds.
         (SeedStatistic(1.18, 1.0, 4, 4), 1, REPRODUCED),
-        (SeedStatistic(1.17, 1.0, 4, 4), 1, f"{NOT_REPRODUCED}, within the noise of 4 seeds"),
-        (SeedStatistic(-1.18, 1.0, 0, 4), 1, f"{NOT_REPRODUCED}, the opposite"),
+        (SeedStatistic(1.17, 1.0, 4, 4), 1, f"{UNDECIDED}, about 5 seeds would decide"),
+        (SeedStatistic(0.01, 1.0, 4, 4), 1, f"{UNDECIDED}, more than 100 seeds would decide"),
+        (SeedStatistic(-1.18, 1.0, 0, 4), 1, f"{CONTRADICTED}, the opposite"),
         (SeedStatistic(-1.18, 1.0, 0, 4), -1, REPRODUCED),
-        (SeedStatistic(0.0, 0.0, 0, 4), 1, f"{NOT_REPRODUCED}, no difference in any of 4 seeds"),
+        (SeedStatistic(0.0, 0.0, 0, 4), 1, f"{UNDECIDED}, no difference in any of 4 seeds"),
         (SeedStatistic(9.0, None, 1, 1), 1, ONE_SEED),
         (None, 1, NOT_MEASURED),
     ],
@@ -59,6 +66,30 @@ def test_a_verdict_follows_from_the_spread(cell: Cell, sign: int, expected: str)
     claim = replace(CLAIM, sign=sign)
     verdict = judge_claim(claim, make_chapter_result(("ours (x=1) - theirs", None, cell)))
     assert verdict.format_verdict() == expected
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_published_size_counts_in_the_same_setup_alone(sign: int) -> None:
+    """A difference on other data may be smaller without contradicting the paper."""
+    claim = replace(CLAIM, sign=sign, published_difference=sign * 6.0)
+    result = make_chapter_result(("ours - theirs", None, SeedStatistic(sign * 0.1, 1.0, 9, 9)))
+    verdict = judge_claim(claim, result).format_verdict()
+    assert verdict == f"{CONTRADICTED}, far smaller than published"
+    elsewhere = judge_claim(replace(claim, setup="other data"), result).format_verdict()
+    assert elsewhere.startswith(UNDECIDED)
+
+
+def test_the_claims_of_one_figure_are_judged_together() -> None:
+    """A claim that passes alone needs a stronger difference beside a second one."""
+    cell = SeedStatistic(1.18, 1.0, 4, 4)
+    row = ("ours - theirs", None, cell)
+    nothing = ("others - theirs", None, SeedStatistic(0.1, 1.0, 2, 4))
+    other = replace(CLAIM, claim="O.", locator=CellLocator("differences", "others.*", "end.*"))
+    results = {"chapter": make_chapter_result(row, nothing)}
+    together = judge_claims([CLAIM, other], results)
+    assert together[0].format_verdict().startswith(UNDECIDED)
+    apart = judge_claims([CLAIM, replace(other, paper="A, Figure 2")], results)
+    assert apart[0].format_verdict() == REPRODUCED
 
 
 def test_a_claim_needs_a_paired_difference() -> None:
@@ -87,9 +118,10 @@ def test_tables_have_numbers_setups_links_and_reasons() -> None:
     assert table[3] == f"| B | Nothing. | - | - | - | {NOT_MEASURED} | - |"
     assert format_missing_list([done, missing]) == "- B: Nothing. *No data.*"
     short = format_headline_table([done, missing], "book.md")
-    assert short.splitlines()[2].endswith(f" | {REPRODUCED} | 1 of 1 |")
+    assert short.splitlines()[2].endswith(f" | {REPRODUCED} | 1 / 0 / 0 |")
     assert "| B |" not in short
-    assert "Of 2 claims 1 are measured, and 1 of these reproduced" in short
+    counts = "1 reproduced, 0 contradicted, 0 undecided"
+    assert f"Of 2 claims 1 are measured: {counts}" in short
 
 
 def test_counts_are_of_seeds_with_the_claimed_sign() -> None:
