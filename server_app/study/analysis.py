@@ -3,6 +3,7 @@
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ from server_app.study.paired_statistics import (
     decide_best_method,
     find_indistinguishable,
 )
-from server_app.study.result import BudgetUse, MethodResult, StudyResult
+from server_app.study.result import BudgetUse, MethodResult, RivalComparison, StudyResult
+from server_app.study.rivals import can_have_rivals, compare_rivals, describe_epochs
 from server_app.study.scores import average_by_client, find_round_reaching
 from server_app.study.settings import StudySettings
 from server_app.study.text import describe_score_group
@@ -80,6 +82,9 @@ def build_study_result(
     decision = None
     if len(seeds) >= MIN_SEEDS and len(scores) > 1:
         decision = decide_best_method(scores, baseline, min_effect, confidence=study.confidence)
+    rivals = None
+    if study.personal and can_have_rivals(comparison):
+        rivals = _compare_rivals(comparison, jobs, study, min_effect, len(seeds))
     data_summary = _read_data_summary(comparison, jobs)
     caveats = _collect_caveats(comparison, jobs, min_effect, data, data_summary)
     return StudyResult(
@@ -107,7 +112,34 @@ def build_study_result(
         tuning_seeds=get_tuning_seeds(comparison),
         command=_format_command(overrides, study, jobs),
         data_summary=data_summary,
+        rivals=rivals,
     )
+
+
+def _compare_rivals(
+    comparison: MethodComparison,
+    jobs: StudyJobs,
+    study: StudySettings,
+    min_effect: float,
+    num_seeds: int,
+) -> RivalComparison:
+    """Compare the methods with models of the clients' own, a second family of comparisons."""
+
+    def decide(scores: Mapping[str, Sequence[float]], reference: str) -> Decision:
+        return decide_best_method(scores, reference, min_effect, confidence=study.confidence)
+
+    found, rivals = compare_rivals(
+        comparison, jobs.runner.directory, decide, has_seeds=num_seeds >= MIN_SEEDS
+    )
+    methods = (
+        replace(
+            _build_method_result(comparison, rival),
+            tuned=(describe_epochs(rival.runs),),
+            trials=(),
+        )
+        for rival in rivals
+    )
+    return replace(found, methods=tuple(methods))
 
 
 def _read_data_summary(comparison: MethodComparison, jobs: StudyJobs) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ from fedquorum.rules.metrics import Metric
 from fedquorum.rules.parameters import (
     NON_NEGATIVE,
     NON_NEGATIVE_INT,
+    Flag,
     Interval,
     ListOf,
     OneOf,
@@ -136,6 +137,8 @@ class StudySettings:
         None for one point of a fraction, and for a hundredth of the baseline's score otherwise.
     confidence : float
         The probability with which all intervals hold.
+    personal : bool
+        Whether to compare the methods with a model of each client's own.
 
     Raises
     ------
@@ -152,6 +155,7 @@ class StudySettings:
     seeds: int | None = parameter(None, Interval(low=MIN_SEEDS, integer=True))
     min_effect: float | None = parameter(None, NON_NEGATIVE)
     confidence: float = parameter(0.95, Interval(low=0.5, high=1, open_high=True))
+    personal: bool = parameter(True, Flag())
 
     def __post_init__(self) -> None:
         try:
