@@ -84,6 +84,17 @@ def test_the_fields_of_the_records(file: str) -> None:
     assert sorted(documented) == sorted(RECORDED[file])
 
 
+def test_the_columns_of_models_of_the_clients_own() -> None:
+    """The page has those of the fine-tuned model; the others have the same names."""
+    section = get_section(RECORDS_PAGE, "`evaluations/`")
+    documented = [*parse_table(section.partition("\n### ")[2])]
+    finetuned, alone = (
+        [column.name for column in tables.PERSONAL_COLUMNS[name]] for name in ("finetuned", "alone")
+    )
+    assert sorted(documented) == sorted(finetuned)
+    assert alone == [name.replace("finetuned", "alone") for name in finetuned]
+
+
 def test_the_spread_over_clients() -> None:
     """What ``test`` says beside weighted means."""
     text = get_section(RECORDS_PAGE, "`rounds.jsonl`").partition("`global_loss`:")[2]

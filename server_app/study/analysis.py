@@ -3,6 +3,7 @@
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ from server_app.study.paired_statistics import (
     decide_best_method,
     find_indistinguishable,
 )
-from server_app.study.result import BudgetUse, MethodResult, StudyResult
+from server_app.study.result import BudgetUse, MethodResult, RivalComparison, StudyResult
+from server_app.study.rivals import Decide, can_have_rivals, compare_rivals, describe_epochs
 from server_app.study.scores import average_by_client, find_round_reaching
 from server_app.study.settings import StudySettings
 
@@ -99,6 +101,19 @@ def build_study_result(
                 next_confidence=compute_next_confidence(looks, study.confidence, ratio),
                 guessing=[sign * score for score in guessing],
             )
+    rivals = None
+    if study.personal and can_have_rivals(comparison):
+
+        def decide(scores: Mapping[str, Sequence[float]], reference: str) -> Decision:
+            return decide_best_method(
+                scores,
+                reference,
+                min_effect,
+                confidence=confidence,
+                test_to_train=draws.correction,
+            )
+
+        rivals = _compare_rivals(comparison, jobs, decide, has_seeds=bool(looks))
     data_summary = _read_data_summary(comparison, jobs)
     caveats = _collect_caveats(
         comparison, jobs, min_effect, data, data_summary=data_summary, draws=draws
@@ -131,7 +146,24 @@ def build_study_result(
         tuning_seeds=get_tuning_seeds(comparison),
         command=_format_command(overrides, study, jobs),
         data_summary=data_summary,
+        rivals=rivals,
     )
+
+
+def _compare_rivals(
+    comparison: MethodComparison, jobs: StudyJobs, decide: Decide, *, has_seeds: bool
+) -> RivalComparison:
+    """Compare the methods with models of the clients' own, a second family of comparisons."""
+    found, rivals = compare_rivals(comparison, jobs.runner.directory, decide, has_seeds=has_seeds)
+    methods = (
+        replace(
+            _build_method_result(comparison, rival),
+            tuned=(describe_epochs(rival.runs),),
+            trials=(),
+        )
+        for rival in rivals
+    )
+    return replace(found, methods=tuple(methods))
 
 
 def _read_data_summary(comparison: MethodComparison, jobs: StudyJobs) -> Mapping[str, Any]:

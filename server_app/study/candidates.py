@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fedquorum.errors import SettingsError
+from fedquorum.rules.decisions import EPOCH_SETTINGS, PERSONAL_MODELS
 from fedquorum.rules.description import Goal
 from fedquorum.rules.metrics import Metric, get_metric
 from hydra.core.override_parser.types import Override
@@ -130,7 +131,7 @@ def build_comparison(overrides: Sequence[str], study: StudySettings) -> MethodCo
     first = compose_overrides(_merge_overrides(overrides, baseline.overrides)).settings
     _check_settings(first, study)
     metric = get_evaluation_metric(first)
-    score = _resolve_score(study, metric)
+    score = _resolve_score(study, first, metric)
     better = get_metric(metric).higher_is_better
     candidates, rejected = (
         [_build_candidate(baseline, overrides, higher_is_better=better)],
@@ -154,7 +155,7 @@ def build_comparison(overrides: Sequence[str], study: StudySettings) -> MethodCo
     return MethodComparison(tuple(candidates), rejected, metric, score)
 
 
-def _resolve_score(study: StudySettings, metric: str) -> str:
+def _resolve_score(study: StudySettings, settings: Settings, metric: str) -> str:
     score = study.resolve_metric_key(metric)
     group, _, name = score.partition(".")
     names = (metric, *SCORE_STATISTICS)
@@ -162,6 +163,11 @@ def _resolve_score(study: StudySettings, metric: str) -> str:
         raise SettingsError(
             f"metric_key must be GROUP.NAME with a group ({', '.join(SCORE_GROUPS)}) and one of "
             f"{', '.join(names)}, got {score}"
+        )
+    if group in PERSONAL_MODELS and group not in settings.evaluation.personal_epochs:
+        raise SettingsError(
+            f"metric_key must be with {EPOCH_SETTINGS[group]}=N, which trains such models, got "
+            f"{score}"
         )
     return score
 

@@ -21,8 +21,9 @@ from server_app.study.charts import (
     build_tuning_charts,
     get_method_color,
 )
+from server_app.study.charts.helpers import MIDDLE
 from server_app.study.looks import Look
-from server_app.study.result import PAGE_FILE, StudyResult
+from server_app.study.result import PAGE_FILE, RivalComparison, StudyResult
 from server_app.study.tables import (
     MAX_SENTENCE_LENGTH,
     TUNED_HEADING,
@@ -138,12 +139,18 @@ def _build_plot(chart: StudyChart) -> _Plot:
 
 def _build_method_table(result: StudyResult) -> _MethodTable:
     table: TextTable = build_result_table(result)
-    rows = (
+    methods = rank_methods(result)
+    rows = [
         _Row(
             name, get_method_color(result, method.name), method.name == result.verdict, tuple(cells)
         )
-        for (name, *cells), method in zip(table.rows, rank_methods(result), strict=True)
-    )
+        for (name, *cells), method in zip(table.rows[: len(methods)], methods, strict=True)
+    ]
+    rivals = RivalComparison() if result.rivals is None else result.rivals
+    rows += [
+        _Row(name, MIDDLE, method.name in rivals.beats_all, tuple(cells))
+        for (name, *cells), method in zip(table.rows[len(methods) :], rivals.methods, strict=True)
+    ]
     return _MethodTable(table.title, table.headings, tuple(rows))
 
 
@@ -155,6 +162,11 @@ def _format_table_note(result: StudyResult) -> str:
             f"The intervals hold simultaneously for all methods with a probability of {level}.",
             f"Worse off: clients with a worse metric, mean over seeds, than with {baseline}.",
         ]
+    if result.rivals is not None and result.rivals.methods:
+        sentences.append(
+            "Alone and fine-tuned are models of each client's own; their intervals hold with the "
+            "same probability among themselves."
+        )
     return " ".join([*sentences, "MB: all messages of a run, both ways."])
 
 

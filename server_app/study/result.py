@@ -63,10 +63,10 @@ class SeedRun:
         The score on test splits after the last round, in the metric's unit: lower may be better.
     measures : mapping
         Other numbers of the last round by name: ``all``, ``priority``, ``non_priority``,
-        ``held_out`` (means of the metric over these clients, if there are any), and over all
-        clients ``worst10``, ``best10``, ``gini``, ``std`` and ``jain``. Of the score's clients,
-        ``evaluated`` is the number, ``left_out`` that of clients without the metric, and ``r2`` the
-        mean R2 where numbers are predicted.
+        ``held_out``, ``finetuned`` and ``alone`` (means of the metric over these clients, if there
+        are any), and over all clients ``worst10``, ``best10``, ``gini``, ``std`` and ``jain``. Of
+        the score's clients, ``evaluated`` is the number, ``left_out`` that of clients without the
+        metric, and ``r2`` the mean R2 where numbers are predicted.
     clients : mapping
         The metric on each client's test split, by client id.
     curve : ScoreCurve
@@ -123,6 +123,28 @@ class MethodResult:
     left_out: str = ""
     rounds_to_baseline: float | None = None
     worse_off: float = math.nan
+
+
+@dataclass(frozen=True)
+class RivalComparison:
+    """The comparison of the methods with a model of each client's own.
+
+    Parameters
+    ----------
+    methods : tuple of MethodResult
+        The rivals ``alone`` and ``fine-tuned``.
+    decision : Decision or None
+        Their paired differences from the baseline; None with too few seeds.
+    beats_all : tuple of str
+        The rivals that are better than each method.
+    left_out : mapping of str to str
+        The rivals that could not be compared, with the reason.
+    """
+
+    methods: tuple[MethodResult, ...] = ()
+    decision: Decision | None = None
+    beats_all: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -195,6 +217,8 @@ class StudyResult:
         The command that repeats the study.
     data_summary : mapping
         How the first compared run interpreted its data, as in its manifest; empty without runs.
+    rivals : RivalComparison or None
+        The comparison with models of the clients' own; None without it.
     """
 
     goal: str
@@ -216,6 +240,7 @@ class StudyResult:
     tuning_seeds: tuple[int, ...]
     command: str
     data_summary: Mapping[str, Any] = field(default_factory=dict)
+    rivals: RivalComparison | None = None
 
     @property
     def metric_info(self) -> Metric:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from fedquorum.errors import SettingsError
+from fedquorum.rules.decisions import PERSONAL_MODELS
 from hydra.core.override_parser.types import Override
 from hydra.plugins.launcher import Launcher
 from omegaconf import DictConfig
@@ -30,6 +31,7 @@ from server_app.study.paired_statistics import MIN_SEEDS
 from server_app.study.pairing import collect_seed_runs, describe_excluded_clients, exclude_candidate
 from server_app.study.progress import ProgressFile
 from server_app.study.result import ScoreCurve, StudyResult
+from server_app.study.rivals import build_rival_overrides, can_have_rivals
 from server_app.study.scores import explain_missing_score, read_curve
 from server_app.study.settings import Budget, StudySettings
 from server_app.study.tables import print_result
@@ -259,7 +261,9 @@ def _get_last_score(curve: ScoreCurve | None) -> float | None:
 
 def _get_rungs(comparison: MethodComparison) -> tuple[int, ...]:
     """Return the rounds after which trials are compared."""
-    return compute_rungs(comparison.settings.rounds, comparison.settings.evaluation.every)
+    rounds, every = comparison.settings.rounds, comparison.settings.evaluation.every
+    is_last = comparison.score.partition(".")[0] in PERSONAL_MODELS  # evaluated once
+    return compute_rungs(rounds, rounds if is_last else every)
 
 
 def _can_afford(jobs: StudyJobs, cost: float, size: int, done: int) -> bool:
@@ -322,8 +326,15 @@ def _explain_failure(job: Job, comparison: MethodComparison, split: str) -> str:
     return explain_missing_score(job.directory, split, comparison.score, comparison.metric)
 
 
-def _get_job(candidate: Candidate, jobs: StudyJobs, values: Sequence[str], seed: int) -> Job:
-    overrides = (*candidate.overrides, *values, f"seed={seed}")
+def _get_job(
+    candidate: Candidate,
+    jobs: StudyJobs,
+    values: Sequence[str],
+    seed: int,
+    *,
+    further: Sequence[str] = (),
+) -> Job:
+    overrides = (*candidate.overrides, *values, *further, f"seed={seed}")
     return jobs.get_job(overrides, " ".join((candidate.method.name, *values, f"seed={seed}")))
 
 
@@ -343,11 +354,19 @@ def _run_comparison(
     find differences that do not exist.
     """
     seeds: list[int] = []
+    has_rivals = study.personal and can_have_rivals(comparison)
+    rivals = build_rival_overrides(comparison.settings) if has_rivals else ()
     for seed in itertools.count(get_tuning_seeds(comparison)[-1] + 1):
         if len(seeds) == study.seeds:
             break
         seed_jobs = {
-            candidate.method: _get_job(candidate, jobs, candidate.tuning.best_overrides, seed)
+            candidate.method: _get_job(
+                candidate,
+                jobs,
+                candidate.tuning.best_overrides,
+                seed,
+                further=rivals if candidate is comparison.baseline else (),
+            )
             for candidate in comparison.active_candidates
         }
         todo = jobs.select_pending(list(seed_jobs.values()))

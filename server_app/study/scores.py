@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 from fedquorum.audit.replay import read_audit_input
 from fedquorum.errors import RunError
-from fedquorum.records.reader import load_run, read_client_names, read_dataset
+from fedquorum.records.reader import Run, load_run, read_client_names, read_dataset
 from fedquorum.records.round_record import summarize_evaluations
 from fedquorum.records.tables import get_metric_column
+from fedquorum.rules.decisions import EPOCH_SETTINGS, PERSONAL_MODELS
 
 from server_app.study.result import ScoreCurve, SeedRun
 from server_app.sweeps.jobs import read_complete_rounds
 
-SCORE_GROUPS = ("all", "priority", "non_priority", "held_out")
+SCORE_GROUPS = ("all", "priority", "non_priority", "held_out", *PERSONAL_MODELS)
 R2 = "r2"
 COVERAGE_NAMES = ("evaluated", "left_out")
 """The numbers of the score's clients, and of those without the metric."""
@@ -92,23 +93,44 @@ def read_seed_run(
     run = load_run(directory)
     if not curve or curve[-1][0] != len(run.rounds):
         raise RunError(explain_missing_score(directory, "test", score, metric))
-    last, group = records[-1], score.partition(".")[0]
-    measures = {
-        **{group: get_number(last, f"test.{group}.{metric}") for group in SCORE_GROUPS},
-        **{name: get_number(last, f"test.all.{name}") for name in DISPERSION_NAMES},
-        **{name: get_number(last, f"test.{group}.{name}") for name in (*COVERAGE_NAMES, R2)},
-    }
+    _, measures = read_record_scores(records[-1], score, metric)
     return SeedRun(
         seed=run.seed,
         folder=directory.relative_to(root).as_posix(),
         command=command,
         score=curve[-1][1],
-        measures={name: value for name, value in measures.items() if value is not None},
+        measures=measures,
         clients=_read_client_metrics(directory, metric, included_clients),
         curve=curve,
-        megabytes=sum(record.bytes_down + record.bytes_up for record in run.rounds) / 1e6,
+        megabytes=_compute_megabytes(run),
         duration_seconds=math.fsum(record.duration_seconds for record in run.rounds),
     )
+
+
+def read_record_scores(
+    record: Mapping[str, Any], score: str, metric: str
+) -> tuple[float | None, dict[str, float]]:
+    """Return the score on test splits in a round's record, and the other numbers of a study."""
+    group = score.partition(".")[0]
+    measures = {
+        **{name: get_number(record, f"test.{name}.{metric}") for name in SCORE_GROUPS},
+        **{name: get_number(record, f"test.all.{name}") for name in DISPERSION_NAMES},
+        **{name: get_number(record, f"test.{group}.{name}") for name in (*COVERAGE_NAMES, R2)},
+    }
+    defined = {name: value for name, value in measures.items() if value is not None}
+    return get_number(record, f"test.{score}"), defined
+
+
+def _compute_megabytes(run: Run) -> float:
+    """Return the size of a run's messages, without those for models of the clients' own.
+
+    The last round has these as well, so it counts as the last one before it with test metrics.
+    """
+    sizes = [record.bytes_down + record.bytes_up for record in run.rounds]
+    if any(run.settings.get(key, 0) != 0 for key in EPOCH_SETTINGS.values()):
+        tested = [size for size, record in zip(sizes[:-1], run.rounds, strict=False) if record.test]
+        sizes[-1:] = tested[-1:] or sizes[-1:]
+    return sum(sizes) / 1e6
 
 
 def _filter_records(

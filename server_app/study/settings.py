@@ -10,6 +10,7 @@ from fedquorum.rules.metrics import Metric
 from fedquorum.rules.parameters import (
     NON_NEGATIVE,
     NON_NEGATIVE_INT,
+    Flag,
     Interval,
     ListOf,
     OneOf,
@@ -140,6 +141,9 @@ class StudySettings:
     budget_max : str, optional
         The budget up to which the same command may continue the study, in the same kind of unit;
         None for ``budget``. It plans the looks at the scores, see ``server_app.study.looks``.
+        The probability with which all intervals hold.
+    personal : bool
+        Whether to compare the methods with a model of each client's own.
 
     Raises
     ------
@@ -157,6 +161,7 @@ class StudySettings:
     min_effect: float | None = parameter(None, NON_NEGATIVE)
     confidence: float = parameter(0.95, Interval(low=0.5, high=1, open_high=True))
     budget_max: str | None = parameter(None, BudgetText())
+    personal: bool = parameter(True, Flag())
 
     def __post_init__(self) -> None:
         try:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 from fedquorum.records.round_record import format_coverage
@@ -57,7 +57,10 @@ def rank_methods(result: StudyResult) -> tuple[MethodResult, ...]:
 
 def build_result_table(result: StudyResult) -> TextTable:
     """Build the table of compared methods, the best first, without empty columns."""
-    rows = [_Row(result, method) for method in rank_methods(result)]
+    rows = [
+        *(_Row(result, method) for method in rank_methods(result)),
+        *_build_rival_rows(result),
+    ]
     cells = {
         heading: [cell(row) for row in rows] for heading, cell in _build_columns(result).items()
     }
@@ -70,6 +73,15 @@ def build_result_table(result: StudyResult) -> TextTable:
     )
 
 
+def _build_rival_rows(result: StudyResult) -> list["_Row"]:
+    """Return the rows of models of the clients' own, with the intervals of their family."""
+    rivals = result.rivals
+    if rivals is None:
+        return []
+    of_family = replace(result, decision=rivals.decision)
+    return [_Row(of_family, method) for method in rivals.methods]
+
+
 def build_exclusion_table(result: StudyResult) -> TextTable:
     """Build the table of excluded methods with the reasons."""
     rows = [
@@ -77,6 +89,8 @@ def build_exclusion_table(result: StudyResult) -> TextTable:
         for one in result.methods
         if one.left_out
     ]
+    if result.rivals is not None:
+        rows += [(name, sanitize(reason)) for name, reason in result.rivals.left_out.items()]
     return TextTable("Methods left out", ("method", "why"), tuple(rows))
 
 
@@ -132,7 +146,8 @@ class _Row:
     @property
     def rounds(self) -> str:
         rounds = self.method.rounds_to_baseline
-        if self.method.name == self.result.baseline or not self.method.runs:
+        has_curve = any(run.curve for run in self.method.runs)
+        if self.method.name == self.result.baseline or not has_curve:
             return MISSING_CELL
         return "rarely" if rounds is None else f"{rounds:,.0f}"
 

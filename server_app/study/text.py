@@ -7,6 +7,7 @@ from statistics import fmean
 
 from fedquorum.records.round_record import UNSEEN_GROUP
 from fedquorum.report.names import method_title
+from fedquorum.rules.decisions import ALONE, FINETUNED
 from fedquorum.rules.description import Goal
 from fedquorum.rules.metrics import get_metric
 from fedquorum.sanitize import sanitize
@@ -33,6 +34,12 @@ GROUP_NAMES = {
     "non_priority": "the clients without priority",
     "all": "all clients",
     UNSEEN_GROUP: "held-out clients",
+    FINETUNED: "clients with a fine-tuned model",
+    ALONE: "clients that train alone",
+}
+PERSONAL_NAMES = {
+    "alone": "trained alone",
+    "fine-tuned": "the last model trained further on the client's own rows",
 }
 STATISTIC_NAMES = {
     "worst": "the worst of ",
@@ -186,7 +193,20 @@ def join_words(names: Sequence[str]) -> str:
 
 def format_verdict(result: StudyResult) -> str:
     """Format the verdict in one or a few plain sentences."""
-    return capitalize(_describe_verdict(result))
+    return capitalize(" ".join(filter(None, [_describe_verdict(result), _describe_rivals(result)])))
+
+
+def _describe_rivals(result: StudyResult) -> str:
+    """Say that models of the clients' own are better than every method; empty if they are not."""
+    rivals = result.rivals
+    if rivals is None or rivals.decision is None or not rivals.beats_all:
+        return ""
+    best = next(one for one in rivals.decision.differences if one.method in rivals.beats_all)
+    return (
+        f"But a model of each client's own beats every method here: {PERSONAL_NAMES[best.method]}, "
+        f"{_describe_difference(result, best, 'its')} "
+        f"({_format_evidence(result, rivals.decision, best)})."
+    )
 
 
 def capitalize(sentence: str) -> str:
@@ -226,7 +246,7 @@ def _describe_no_usable_model(result: StudyResult, decision: Decision) -> str:
     in_unit = f" {unit.percent_or_unit}".rstrip()
     guess, score = fmean(result.guessing), unit.sign * means[best]
     return (
-        f"No model is usable here: for {describe_score_clients(result)}, no method is surely "
+        f"No common model is usable here: for {describe_score_clients(result)}, no method is surely "
         f"better than guessing ({format_percent(result.confidence)} intervals, "
         f"{decision.seeds} seeds). Guessing has {unit.metric} "
         f"{unit.format_number(guess)}{in_unit}, and the best method, {format_method_name(best)}, "
