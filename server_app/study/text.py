@@ -246,7 +246,7 @@ def _describe_no_usable_model(result: StudyResult, decision: Decision) -> str:
     in_unit = f" {unit.percent_or_unit}".rstrip()
     guess, score = fmean(result.guessing), unit.sign * means[best]
     return (
-        f"No common model is usable here: for {describe_score_clients(result)}, no method is surely "
+        f"No common model is usable here: for {describe_score_clients(result)}, none is surely "
         f"better than guessing ({format_percent(result.confidence)} intervals, "
         f"{decision.seeds} seeds). Guessing has {unit.metric} "
         f"{unit.format_number(guess)}{in_unit}, and the best method, {format_method_name(best)}, "
