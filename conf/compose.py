@@ -4,7 +4,7 @@ import copy
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -15,7 +15,6 @@ from fedquorum.records.settings import load_settings
 from fedquorum.rules.composition import RuleSet
 from fedquorum.sanitize import abbreviate
 from hydra._internal.hydra import Hydra
-from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
@@ -24,6 +23,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from conf import faster_hydra  # noqa: F401 - for its effect
 from conf.merge import EXPERIMENT, merge_options
 from conf.mistakes import (
     explain,
@@ -63,11 +63,6 @@ __all__ = [
 CONFIG_NAME = "config"
 
 register_schemas()
-
-# Hydra copies the store of all schemas for every composition, which takes a quarter of its time.
-# A process has one store, which only hands out copies, so a copy of the store can be itself.
-# Launchers still pickle it, because their processes have other plugins.
-ConfigStore.__deepcopy__ = lambda self, _: self  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -484,5 +479,9 @@ def _list_settings(overrides: Sequence[str], parent: str) -> list[str]:
     """Return the names of the settings below ``parent`` that overrides compose to."""
     if not parent:
         return [item.name for item in fields(Settings)]
-    node = OmegaConf.select(_compose_config(overrides), parent)
+    config: DictConfig | None = None
+    if parent.partition(".")[0] in Settings.__dataclass_fields__:
+        with suppress(SettingsError, OmegaConfBaseException):
+            config, _ = _compose_from_cache(tuple(overrides))
+    node = OmegaConf.select(config or _compose_config(overrides), parent)
     return [str(key) for key in node] if isinstance(node, DictConfig) else []
