@@ -87,6 +87,7 @@ def run_study(
         "settings": list(common_overrides),
         "methods": [candidate.method.name for candidate in comparison.candidates],
         "metric_key": comparison.score,
+        "personal": str(study.personal).lower(),
     }
     with runner.lock_folder():
         progress = ProgressFile(runner.directory, identity)

@@ -220,8 +220,9 @@ class Runner:
         found = {}
         for name, candidates in self.personal_epochs.items():
             start_round, start = starts[name]
+            assert start is not None, "a run whose clients train alone keeps its first model"
             by_epochs = {
-                epochs: self._evaluate_finetuned(start_round, start or model, epochs)
+                epochs: self._evaluate_finetuned(start_round, start, epochs)
                 for epochs in sorted({*candidates})
             }
             epochs = select_epochs(by_epochs, self.strategy.communication.metric)

@@ -113,6 +113,7 @@ def test_another_study_is_refused_in_its_folder(finished_study: Path) -> None:
         ("metric_key=priority.worst10", r"output must be a new folder .* metric_key is .*worst10"),
         ("rounds=3", "where settings have rounds=2 and do not have rounds=3$"),
         ("client.lr=0.2", "where settings do not have client.lr=0.2$"),
+        ("personal=false", "where personal is true and not false$"),
         ("trials=2", "trials must stay at 3 after the tuning of a study, got 2"),
     ):
         by_key = {w.partition("=")[0]: w for w in (*SMALL, *STUDY, BUDGET, word)}
