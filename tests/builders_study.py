@@ -8,11 +8,15 @@ from fedquorum.registry import NAMED_STRATEGIES
 from fedquorum.rules.metrics import get_metric
 from fedquorum.rules.types import FloatArray
 
+from client_app.data.seed_draws import SeedDraws
 from server_app.study.paired_statistics import MIN_SEEDS, PairedDifference, decide_best_method
 from server_app.study.result import BudgetUse, MethodResult, ScoreCurve, SeedRun, StudyResult, Trial
 
 ROUNDS = 40
 CLIENTS = 30
+NEW_DATA = SeedDraws(True, True, True, True, 0.3125)
+SAME_ROWS_ANEW = SeedDraws(False, True, True, True, 0.3125)
+FIXED_TEST_ROWS = SeedDraws(False, False, True, True, 0.2)
 BASE = (0.70, 0.62, 0.80, 0.75, 0.65)
 """The baseline's score in each of five seeds."""
 
@@ -85,13 +89,18 @@ def make_study_answer(
     left_out: Mapping[str, str] | None = None,
     caveats: Sequence[str] = (),
     data: str = "mqp",
+    draws: SeedDraws = NEW_DATA,
 ) -> StudyResult:
     """Return the result for each method's scores by seed, the baseline's first."""
     baseline = next(iter(scores))
     sign = 1 if get_metric(metric).higher_is_better else -1
     raised = {name: [sign * value for value in values] for name, values in scores.items()}
     enough = len(scores) > 1 and min(map(len, scores.values())) >= MIN_SEEDS
-    decision = decide_best_method(raised, baseline, min_effect) if enough else None
+    decision = (
+        decide_best_method(raised, baseline, min_effect, test_to_train=draws.correction)
+        if enough
+        else None
+    )
     compared = methods or [
         make_method_result(name, values, metric=metric) for name, values in scores.items()
     ]
@@ -117,6 +126,7 @@ def make_study_answer(
         spent=BudgetUse("20min", "seconds", 1200.0, 1111.0, to_decide),
         tuning_seeds=(7, 8),
         command=f"fedquorum study data={data} goal=average budget=20min",
+        seed_draws=draws,
     )
 
 

@@ -196,6 +196,11 @@ class PartitionedData:
         rows = self._partition
         return (y_train, rows.train), (y_train, rows.validation), (y_test, rows.test)
 
+    @property
+    def has_pooled_rows(self) -> bool:
+        """Whether test rows are taken from the same table as the rows to train on."""
+        return self._arrays.pooled
+
     def count_test_units(self, client: int) -> int:
         """Return the number of a client's independent test rows; rows of a group count once."""
         groups, rows = self._arrays.division.groups, self._partition.test[client]

@@ -14,7 +14,7 @@ from fedquorum.rules.parameters import FloatRange
 
 from client_app.data import FederatedData
 from client_app.data.partitioned import PartitionedData
-from conf.schema.data import CsvSettings
+from client_app.data.seed_draws import SeedDraws, assume_seed_draws, find_seed_draws
 from server_app.runs.next_commands import format_override
 from server_app.study.candidates import Candidate, MethodComparison, get_tuning_seeds
 from server_app.study.caveats import (
@@ -25,7 +25,6 @@ from server_app.study.caveats import (
     find_guessing_caveat,
     find_run_caveats,
     find_tuning_caveats,
-    has_shared_rows,
     read_last_evaluations,
 )
 from server_app.study.jobs import StudyJobs
@@ -77,11 +76,18 @@ def build_study_result(
     min_effect = study.resolve_min_effect(
         comparison.metric_info, float(np.mean(scores[baseline] or [0.0]))
     )
+    draws = _find_seed_draws(comparison, data)
     decision = None
     if len(seeds) >= MIN_SEEDS and len(scores) > 1:
-        decision = decide_best_method(scores, baseline, min_effect, confidence=study.confidence)
+        decision = decide_best_method(
+            scores,
+            baseline,
+            min_effect,
+            confidence=study.confidence,
+            test_to_train=draws.correction,
+        )
     data_summary = _read_data_summary(comparison, jobs)
-    caveats = _collect_caveats(comparison, jobs, min_effect, data, data_summary)
+    caveats = _collect_caveats(comparison, jobs, min_effect, data, data_summary, draws=draws)
     return StudyResult(
         goal=study.goal_kind.value,
         data=_get_data_name(comparison),
@@ -91,7 +97,7 @@ def build_study_result(
         over_clients=_compare_over_clients(comparison, study.confidence),
         not_distinguished=()
         if decision is None
-        else find_indistinguishable(scores, decision, study.confidence),
+        else find_indistinguishable(scores, decision, study.confidence, draws.correction),
         min_effect=min_effect,
         confidence=study.confidence,
         baseline=baseline,
@@ -107,7 +113,18 @@ def build_study_result(
         tuning_seeds=get_tuning_seeds(comparison),
         command=_format_command(overrides, study, jobs),
         data_summary=data_summary,
+        seed_draws=draws,
     )
+
+
+def _find_seed_draws(
+    comparison: MethodComparison, data: tuple[FederatedData, FederatedData] | None
+) -> SeedDraws:
+    """Return what a seed draws anew; nobody but the devices themselves can look at their rows."""
+    if data is not None:
+        return find_seed_draws(*data)
+    settings = comparison.settings.data
+    return assume_seed_draws(getattr(settings, "test_fraction", 0.2), settings.validation_fraction)
 
 
 def _read_data_summary(comparison: MethodComparison, jobs: StudyJobs) -> Mapping[str, Any]:
@@ -188,6 +205,8 @@ def _collect_caveats(
     min_effect: float,
     data: tuple[FederatedData, FederatedData] | None,
     data_summary: Mapping[str, Any],
+    *,
+    draws: SeedDraws,
 ) -> tuple[str, ...]:
     """Collect the caveats of the result, those that may overturn it first."""
     results = [
@@ -206,11 +225,10 @@ def _collect_caveats(
         run = load_run(jobs.runner.directory / comparison.baseline.runs[0].folder)
         clients = read_last_evaluations(run, comparison.metric)
         names = run.client_names
-    pooled = data is not None and _has_pooled_rows(comparison, data)
     return (
         *filter(None, [_check_guessing(comparison, results, min_effect, data, data_summary)]),
         *filter(None, [_describe_large_class(comparison, data_summary)]),
-        *find_comparison_caveats(results, comparison.metric, min_effect, pooled=pooled),
+        *find_comparison_caveats(results, comparison.metric, min_effect, draws=draws),
         *(() if data is None else find_data_caveats(data[1], comparison.metric, names)),
         *_find_group_caveats(comparison, data, names),
         *find_run_caveats(clients, comparison.metric, names),
@@ -262,16 +280,6 @@ def _find_group_caveats(
     if data is None or column is None or not isinstance(data[1], PartitionedData):
         return ()
     return find_group_caveats(data[1], column, comparison.metric, names)
-
-
-def _has_pooled_rows(
-    comparison: MethodComparison, data: tuple[FederatedData, FederatedData]
-) -> bool:
-    """Return whether every seed divides the same rows; for CSV, scaling hides equal rows."""
-    settings = comparison.settings.data
-    if isinstance(settings, CsvSettings):
-        return not settings.has_fixed_test_rows
-    return has_shared_rows(*data)
 
 
 def _build_budget_use(jobs: StudyJobs, decision: Decision | None, seeds: int) -> BudgetUse:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from client_app.data import FederatedData
 from client_app.data.partitioned import PartitionedData
+from client_app.data.seed_draws import SeedDraws
 from server_app.study.result import MethodResult, ScoreCurve
 from server_app.study.text import Unit, capitalize, format_method_name, join_words, to_possessive
 
@@ -27,7 +28,6 @@ MAX_AUROC_STEP = 0.1
 """If one row can change a client's AUROC by more, the client's number says little."""
 
 MAX_CLIENTS_LISTED = 8
-NUM_SAMPLED_CLIENTS = 10
 TENTH = 10
 EDGE_FRACTION = 0.02
 """The fraction of a range, at each end, in which a value counts as the end."""
@@ -115,24 +115,6 @@ def find_group_caveats(
         name = Unit.for_metric(metric, MAX_AUROC_STEP).metric
         sentence += f", and one moves its {name} by about {100 / units[least]:.0f} points"
     return (f"{sentence}.",)
-
-
-def has_shared_rows(one: FederatedData, other: FederatedData) -> bool:
-    """Return whether test rows of one seed are training rows of another.
-
-    Parameters
-    ----------
-    one, other : FederatedData
-        The data of two seeds.
-    """
-    tested: set[bytes] = set()
-    for client in range(min(one.num_clients, NUM_SAMPLED_CLIENTS)):
-        tested.update(row.tobytes() for row in one.get_client(client).x_test)
-    return any(
-        row.tobytes() in tested
-        for client in range(other.num_clients)
-        for row in other.get_client(client).x_train
-    )
 
 
 def _describe_single_class(
@@ -354,7 +336,7 @@ def _describe_failed_trials(method: MethodResult) -> str:
 
 
 def find_comparison_caveats(
-    methods: Sequence[MethodResult], metric: str, margin: float, *, pooled: bool
+    methods: Sequence[MethodResult], metric: str, margin: float, *, draws: SeedDraws
 ) -> tuple[str, ...]:
     """Find caveats of the compared runs.
 
@@ -365,8 +347,8 @@ def find_comparison_caveats(
     metric : str
     margin : float
         The largest difference that counts as none, in the metric's unit.
-    pooled : bool
-        Whether the data has no test set, so that each seed draws test splits from the same rows.
+    draws : SeedDraws
+        What a seed draws anew.
     """
     compared = [method for method in methods if method.runs and not method.left_out]
     unit = Unit.for_metric(metric, margin)
@@ -374,7 +356,7 @@ def find_comparison_caveats(
         _describe_tuning_noise(compared, unit, margin),
         _describe_few_seeds(compared),
         _describe_late_gains(compared, unit, margin),
-        _describe_shared_rows() if pooled else "",
+        _describe_seed_draws(draws),
     )
     return tuple(sentence for sentence in found if sentence)
 
@@ -517,11 +499,19 @@ def _find_late_rounds(curve: ScoreCurve) -> tuple[int, int]:
     return (before or [last])[-1], last
 
 
-def _describe_shared_rows() -> str:
+def _describe_seed_draws(draws: SeedDraws) -> str:
+    """Return what the intervals leave out, by what a seed draws anew; "" if that is nothing."""
+    if draws.data:
+        return ""
+    if not draws.test_rows:
+        return (
+            "All seeds test the same rows, so the intervals are about these test rows: they hold "
+            "the variation over seeds, not that of new rows."
+        )
     return (
-        "Each seed, also in the tuning, divides the same rows again, so test rows of one seed are "
-        "training or validation rows of another. The tuning used rows that later runs test. The "
-        "seeds show how results vary over divisions of these rows, not over other data."
+        "Each seed, also in the tuning, divides the same rows anew. The intervals allow for rows "
+        "that seeds share (corrected resampled t), so more seeds narrow them only to a limit, and "
+        "only more rows narrow them further. The tuning used rows that later runs test."
     )
 
 

@@ -31,7 +31,9 @@ from server_app.study.tables import (
 from server_app.study.text import (
     capitalize,
     count_seeds,
+    describe_interval,
     describe_score_clients,
+    describe_seed_draws,
     format_duration,
     format_method_name,
     format_percent,
@@ -171,8 +173,10 @@ def _list_facts(result: StudyResult, engine: str) -> Iterator[tuple[str, str]]:
     yield "Score", f"{unit.metric} of {clients}, on test splits that no tuning used"
     shared = "every method has the same division of the data, initial model and samples"
     yield "Seeds", f"{count_seeds(result)}; with each, {shared}"
+    yield "A seed draws anew", describe_seed_draws(result.seed_draws)
     level = f"{format_percent(result.confidence)} simultaneously for all methods (Bonferroni)"
-    yield "Intervals", f"of the differences paired by seed, by Student's t, at {level}"
+    test = describe_interval(result.seed_draws)
+    yield "Intervals", f"of the differences paired by seed, by {test}, at {level}"
     margin = f"±{unit.format_amount(result.min_effect)} of {unit.metric}"
     yield "No difference", f"means that no interval extends above {margin}"
     budget = "the same budget for each method"

@@ -1,7 +1,30 @@
 """Decide from the scores of methods over paired seeds which method is best.
 
-The unit is the seed: all methods share its division of the data, initial model and samples. Each
-method is compared with the baseline seed by seed, which cancels how easy or hard a seed is.
+**Estimand.** The expected difference of a method's score from the baseline's on new rows of the
+same clients. The unit is the seed: all methods share its division of the data, initial model and
+samples, so a difference within a seed does not depend on how easy the seed is. Clients are never
+drawn anew: nothing is claimed about other clients.
+
+**Assumption.** With d_1..d_J the differences of one method in J seeds and s their standard
+deviation over J - 1, the mean difference has the standard error
+
+    se = s sqrt(1 / J + r)
+
+and (mean - truth) / se has Student's t distribution with J - 1 degrees of freedom. r depends on
+what a seed draws anew (``client_app.data.seed_draws``):
+
+``r = 0``
+    Each seed draws new data, or all seeds test the same rows. The differences are independent; in
+    the second case the claim is about those rows only.
+``r = n_test / n_train``
+    Each seed divides the same rows anew into those trained on and those tested. Two seeds share
+    rows, so their differences are correlated: more seeds reduce the first term only. It is the
+    corrected resampled t test of Nadeau and Bengio, "Inference for the Generalization Error",
+    Machine Learning 52 (2003), and of Bouckaert and Frank (2004) for repeated divisions. Rows for
+    validation count for neither.
+
+**Several methods.** The intervals of m methods hold simultaneously, by Bonferroni: each end
+excludes (1 - confidence) / (2 m).
 """
 
 import math
@@ -11,13 +34,19 @@ from dataclasses import dataclass
 import numpy as np
 from fedquorum.errors import ParameterError
 from fedquorum.rules.types import FloatArray
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 NO_DIFFERENCE = "no difference"
 UNDECIDED = "undecided"
+BETTER, NOT_BETTER = "better", "not better"
+"""What an interval may show of one method, beside ``NO_DIFFERENCE`` and ``UNDECIDED``."""
+
 MIN_SEEDS = 5
 MAX_SEEDS = 10_000
 """More seeds exceed any realistic budget."""
+
+DECIDING_PROBABILITY = 0.8
+"""The probability with which the advised number of seeds decides."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +73,17 @@ class PairedDifference:
     high: float
     ahead: int
 
+    def classify(self, min_effect: float) -> str:
+        """Return what the interval shows, for this method alone.
+
+        ``better`` if it lies above 0 and reaches above the margin ``min_effect``; ``no difference``
+        if it lies within the margin; ``not better`` if it does not reach above the margin, but
+        below it; otherwise ``undecided``.
+        """
+        if self.high <= min_effect:
+            return NO_DIFFERENCE if self.low >= -min_effect else NOT_BETTER
+        return BETTER if self.low > 0 else UNDECIDED
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -63,8 +103,9 @@ class Decision:
     differences : tuple of PairedDifference
         All methods but the baseline, the largest difference first.
     seeds_to_decide : int or None
-        With ``undecided``, the total number of seeds that would decide with the same differences
-        and deviations, or None if ``MAX_SEEDS`` would not. None with any other verdict.
+        With ``undecided``, the fewest seeds, those so far included, that decide with probability
+        ``DECIDING_PROBABILITY`` or more, see ``find_seeds_to_decide``; None if ``MAX_SEEDS`` do
+        not. None with any other verdict.
     """
 
     verdict: str
@@ -81,18 +122,17 @@ def decide_best_method(
     min_effect: float,
     *,
     confidence: float = 0.95,
+    test_to_train: float = 0.0,
+    next_confidence: float | None = None,
 ) -> Decision:
     """Decide which method is best, from runs with the same seeds.
 
-    With d the differences of one of m methods from the baseline in n seeds, its interval is
-    mean(d) +- t sd(d) / sqrt(n), where t is the quantile of Student's distribution with n - 1
-    degrees of freedom at 1 - (1 - confidence) / (2 m). So with probability ``confidence`` all m
-    intervals hold (Bonferroni), and so does any selection of them. A bootstrap over few seeds would
-    give intervals that are too narrow.
-
-    If no interval extends above ``min_effect``, the verdict is ``no difference``, or the baseline
-    if the best method may be worse by more than that. Otherwise, if intervals are above 0, it is
-    the method with the largest mean difference among them. In all other cases it is ``undecided``.
+    A method is better if its interval lies above 0 and reaches above ``min_effect``: a gain that is
+    surely smaller than the margin is none. The verdict is the better method with the largest mean
+    difference. Without one, it is ``undecided`` if an interval reaches above ``min_effect``,
+    ``no difference`` if one lies within the margin, or the baseline if all methods may be worse by
+    more than that. What holds for one method, ``PairedDifference.classify``, depends on the others
+    by Bonferroni's correction alone.
 
     Parameters
     ----------
@@ -104,6 +144,12 @@ def decide_best_method(
         The largest difference that counts as none, in the score's unit.
     confidence : float
         The probability with which all intervals hold.
+    test_to_train : float
+        r, the number of test rows over the number of rows trained on if each seed divides the same
+        rows anew, otherwise 0.
+    next_confidence : float, optional
+        The confidence of the next look at these methods, for ``seeds_to_decide``; by default the
+        same.
 
     Raises
     ------
@@ -111,28 +157,64 @@ def decide_best_method(
         If there is nothing to compare, a score is not finite, or the seeds are too few or not
         paired.
     """
-    table = _validate_scores(scores, baseline, min_effect, confidence)
-    others = [method for method in scores if method != baseline]
-    tail = compute_tail_probability(confidence, len(others))
-    comparisons = sorted(
-        (
-            compute_paired_difference(method, table[method] - table[baseline], tail)
-            for method in others
-        ),
-        key=lambda one: -one.difference,
+    _validate_margin(min_effect)
+    differences = compare_with_baseline(
+        scores, baseline, confidence=confidence, test_to_train=test_to_train
     )
-    seeds = len(table[baseline])
-    verdict = _select_verdict(comparisons, baseline, min_effect)
-    needed = (
-        _find_seeds_to_decide(comparisons, min_effect, tail, seeds)
-        if verdict == UNDECIDED
-        else None
+    seeds = len(scores[baseline])
+    verdict = _select_verdict(differences, baseline, min_effect)
+    needed = None
+    if verdict == UNDECIDED:
+        tail = compute_tail_probability(next_confidence or confidence, len(differences))
+        needed = find_seeds_to_decide(
+            differences, seeds, min_effect, tail=tail, test_to_train=test_to_train
+        )
+    return Decision(verdict, differences[0], baseline, seeds, differences, needed)
+
+
+def compare_with_baseline(
+    scores: Mapping[str, Sequence[float]],
+    baseline: str,
+    *,
+    confidence: float,
+    test_to_train: float = 0.0,
+) -> tuple[PairedDifference, ...]:
+    """Compare a family of methods with one method; all intervals hold with ``confidence``.
+
+    Parameters
+    ----------
+    scores, baseline, confidence, test_to_train
+        As in ``decide_best_method``.
+
+    Returns
+    -------
+    tuple of PairedDifference
+        All methods but the baseline, the largest difference first.
+
+    Raises
+    ------
+    ParameterError
+        As ``decide_best_method``.
+    """
+    table = _validate_scores(scores, baseline, confidence)
+    if not (test_to_train >= 0 and math.isfinite(test_to_train)):
+        raise ParameterError("test_to_train", "a number >= 0", test_to_train)
+    tail = compute_tail_probability(confidence, len(table) - 1)
+    differences = (
+        compute_paired_difference(method, values - table[baseline], tail, test_to_train)
+        for method, values in table.items()
+        if method != baseline
     )
-    return Decision(verdict, comparisons[0], baseline, seeds, tuple(comparisons), needed)
+    return tuple(sorted(differences, key=lambda one: -one.difference))
+
+
+def _validate_margin(min_effect: float) -> None:
+    if not (min_effect >= 0 and math.isfinite(min_effect)):
+        raise ParameterError("min_effect", "a number >= 0", min_effect)
 
 
 def _validate_scores(
-    scores: Mapping[str, Sequence[float]], baseline: str, min_effect: float, confidence: float
+    scores: Mapping[str, Sequence[float]], baseline: str, confidence: float
 ) -> dict[str, FloatArray]:
     table = {method: np.asarray(values, dtype=np.float64) for method, values in scores.items()}
     if baseline not in table or len(table) == 1:
@@ -145,8 +227,6 @@ def _validate_scores(
     for method, values in table.items():
         if not np.isfinite(values).all():
             raise ParameterError(f"scores[{method}]", "finite numbers", values.tolist())
-    if not (min_effect >= 0 and math.isfinite(min_effect)):
-        raise ParameterError("min_effect", "a number >= 0", min_effect)
     if not 0 < confidence < 1:
         raise ParameterError("confidence", "a number > 0 and < 1", confidence)
     return table
@@ -158,7 +238,10 @@ def compute_tail_probability(confidence: float, intervals: int) -> float:
 
 
 def find_indistinguishable(
-    scores: Mapping[str, Sequence[float]], decision: Decision, confidence: float
+    scores: Mapping[str, Sequence[float]],
+    decision: Decision,
+    confidence: float,
+    test_to_train: float = 0.0,
 ) -> tuple[str, ...]:
     """Return the methods that are statistically indistinguishable from the best one.
 
@@ -173,6 +256,8 @@ def find_indistinguishable(
         The decision on these scores.
     confidence : float
         The probability with which all intervals hold.
+    test_to_train : float
+        As in ``decide_best_method``.
     """
     if decision.verdict not in scores:
         return ()
@@ -183,50 +268,107 @@ def find_indistinguishable(
         method
         for method in others
         if compute_paired_difference(
-            method, best - np.asarray(scores[method], dtype=np.float64), tail
+            method, best - np.asarray(scores[method], dtype=np.float64), tail, test_to_train
         ).low
         <= 0
     )
 
 
+def find_usable_methods(
+    scores: Mapping[str, Sequence[float]],
+    guessing: Sequence[float],
+    confidence: float,
+    test_to_train: float = 0.0,
+) -> tuple[str, ...]:
+    """Return the methods that are better than guessing, whose intervals lie above 0.
+
+    Parameters
+    ----------
+    scores : mapping of str to sequence of float
+        As in ``decide_best_method``.
+    guessing : sequence of float
+        The score of guessing in the same seeds.
+    confidence : float
+        The probability with which all intervals hold.
+    test_to_train : float
+        As in ``decide_best_method``.
+    """
+    guesses = "guessing"
+    compared = compare_with_baseline(
+        {**scores, guesses: guessing}, guesses, confidence=confidence, test_to_train=test_to_train
+    )
+    return tuple(one.method for one in compared if one.low > 0)
+
+
 def compute_paired_difference(
-    method: str, differences: FloatArray, tail: float
+    method: str, differences: FloatArray, tail: float, test_to_train: float = 0.0
 ) -> PairedDifference:
     """Compute a method's mean difference, with an interval that excludes ``tail`` at each end."""
     mean, deviation = float(differences.mean()), float(differences.std(ddof=1))
-    half = _compute_half_width(deviation, len(differences), tail)
+    half = _compute_half_width(deviation, len(differences), tail, test_to_train)
     ahead = int((differences > 0).sum())
     return PairedDifference(method, mean, deviation, mean - half, mean + half, ahead)
 
 
-def _compute_half_width(deviation: float, seeds: int, tail: float) -> float:
-    return -float(stdtrit(seeds - 1, tail)) * deviation / math.sqrt(seeds)
+def _compute_half_width(deviation: float, seeds: int, tail: float, test_to_train: float) -> float:
+    return -float(stdtrit(seeds - 1, tail)) * deviation * math.sqrt(1.0 / seeds + test_to_train)
 
 
 def _select_verdict(
     comparisons: Sequence[PairedDifference], baseline: str, min_effect: float
 ) -> str:
     """Return the verdict on comparisons, which start with the largest difference."""
-    if all(one.high <= min_effect for one in comparisons):
-        return NO_DIFFERENCE if comparisons[0].low >= -min_effect else baseline
-    return next((one.method for one in comparisons if one.low > 0), UNDECIDED)
+    found = [one.classify(min_effect) for one in comparisons]
+    if BETTER in found:
+        return comparisons[found.index(BETTER)].method
+    if UNDECIDED in found:
+        return UNDECIDED
+    return NO_DIFFERENCE if NO_DIFFERENCE in found else baseline
 
 
-def _find_seeds_to_decide(
-    comparisons: Sequence[PairedDifference], min_effect: float, tail: float, seeds: int
+def find_seeds_to_decide(
+    comparisons: Sequence[PairedDifference],
+    seeds: int,
+    min_effect: float,
+    *,
+    tail: float,
+    test_to_train: float = 0.0,
 ) -> int | None:
-    """Find the fewest seeds with a verdict by bisection; more seeds only narrow the intervals."""
+    """Return the fewest seeds that probably decide an undecided comparison, None if none do.
 
-    def is_decided(n: int) -> bool:
-        halves = [_compute_half_width(one.deviation, n, tail) for one in comparisons]
-        pairs = list(zip(comparisons, halves, strict=True))
-        better = any(one.difference > half for one, half in pairs)
-        return better or all(one.difference + half <= min_effect for one, half in pairs)
+    Given the mean d and the deviation s of J seeds, the mean of all n seeds, J of them included, is
+    d + s sqrt(1/J - 1/n) T with T of Student's t distribution with J - 1 degrees of freedom (the
+    predictive distribution under a flat prior). r is not in it: the rows are the same. n seeds
+    decide if one method is better, or if none reaches above the margin. The two exclude each other,
+    so their probability is at least max_i P(i is better) + max(0, 1 - sum_i P(i reaches above)).
 
-    if not is_decided(MAX_SEEDS):
-        return None
-    few, enough = seeds, MAX_SEEDS
-    while enough - few > 1:
-        middle = (few + enough) // 2
-        few, enough = (few, middle) if is_decided(middle) else (middle, enough)
-    return enough
+    Parameters
+    ----------
+    comparisons : sequence of PairedDifference
+        m methods.
+    seeds : int
+        J.
+    min_effect : float
+        The margin.
+    tail : float
+        The tail probability at each end of the intervals of n seeds.
+    test_to_train : float
+        As in ``decide_best_method``.
+
+    Returns
+    -------
+    int or None
+        n > J, to about 2 %, with a probability of at least ``DECIDING_PROBABILITY``.
+    """
+    n = np.unique(np.geomspace(seeds + 1, MAX_SEEDS, 400).astype(np.int64))
+    mean = np.array([[one.difference] for one in comparisons])
+    deviation = np.array([[one.deviation] for one in comparisons])
+    half = -stdtrit(n - 1.0, tail) * deviation * np.sqrt(1.0 / n + test_to_train)
+    # A method without any deviation stays where it is.
+    spread = np.maximum(deviation * np.sqrt(1.0 / seeds - 1.0 / n), np.finfo(float).tiny)
+    with np.errstate(over="ignore"):
+        better = stdtr(seeds - 1, (mean - np.maximum(half, min_effect - half)) / spread)
+        above = stdtr(seeds - 1, (mean + half - min_effect) / spread)
+    probability = better.max(axis=0) + np.maximum(0.0, 1.0 - above.sum(axis=0))
+    deciding = n[probability >= DECIDING_PROBABILITY]
+    return int(deciding[0]) if len(deciding) else None

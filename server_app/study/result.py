@@ -11,6 +11,7 @@ from fedquorum.io import atomic_write
 from fedquorum.rules.equality import nan_equals_nan
 from fedquorum.rules.metrics import Metric, get_metric
 
+from client_app.data.seed_draws import SeedDraws
 from server_app.study.paired_statistics import UNDECIDED, Decision, PairedDifference
 
 STUDY_FILE = "study.json"
@@ -186,6 +187,8 @@ class StudyResult:
         The command that repeats the study.
     data_summary : mapping
         How the first compared run interpreted its data, as in its manifest; empty without runs.
+    seed_draws : SeedDraws
+        What a seed draws anew.
     """
 
     goal: str
@@ -203,6 +206,7 @@ class StudyResult:
     spent: BudgetUse
     tuning_seeds: tuple[int, ...]
     command: str
+    seed_draws: SeedDraws
     data_summary: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -10,7 +10,9 @@ from fedquorum.rules.description import Goal
 from fedquorum.rules.metrics import get_metric
 from fedquorum.sanitize import sanitize
 
+from client_app.data.seed_draws import SeedDraws
 from server_app.study.paired_statistics import (
+    DECIDING_PROBABILITY,
     MIN_SEEDS,
     NO_DIFFERENCE,
     UNDECIDED,
@@ -173,6 +175,37 @@ def join_words(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
+# --- the seeds --------------------------------------------------------------------------------
+
+
+def describe_seed_draws(draws: SeedDraws) -> str:
+    """Name what a seed draws anew."""
+    if draws.data:
+        return "all data, the first model and the samples"
+    drawn = {
+        "the rows tested": draws.test_rows,
+        "the rows trained on": draws.train_rows,
+        "the division into clients": draws.division,
+        "the first model": True,
+        "the samples": True,
+    }
+    names = join_words([name for name, is_drawn in drawn.items() if is_drawn])
+    source = ", as the settings say (the rows stay on the devices)" if draws.is_assumed else ""
+    return f"{names}{source}"
+
+
+def describe_interval(draws: SeedDraws) -> str:
+    """Name the test behind the intervals, with the variation that they hold."""
+    if draws.correction:
+        return (
+            "the corrected resampled t of Nadeau and Bengio (variance x (1/seeds + "
+            f"{draws.correction:.4g}), the rows tested over the rows trained on)"
+        )
+    if draws.data:
+        return "Student's t over seeds, each with data of its own"
+    return "Student's t over seeds, on these test rows"
+
+
 # --- the verdict ------------------------------------------------------------------------------
 
 
@@ -227,7 +260,7 @@ def _describe_undecided(result: StudyResult, decision: Decision) -> str:
         f"{ahead}{_describe_difference(result, one)}"
     )
     evidence = _format_evidence(result, decision, one)
-    then = _describe_seeds_needed(result.spent, decision)
+    then = _describe_seeds_needed(result, decision)
     if one.high > result.min_effect:
         return f"{first}, but this may be chance ({evidence}). {then}"
     open_one = max(decision.differences, key=lambda other: other.high)
@@ -253,14 +286,18 @@ def _describe_no_improvement(result: StudyResult, decision: Decision) -> str:
     )
 
 
-def _describe_seeds_needed(budget_use: BudgetUse, decision: Decision) -> str:
-    needed = decision.seeds_to_decide
+def _describe_seeds_needed(result: StudyResult, decision: Decision) -> str:
+    needed, budget_use = decision.seeds_to_decide, result.spent
     if needed is None:
-        return "With these differences no number of seeds would decide it."
+        more_rows = ", only more rows of these clients" if result.seed_draws.correction else ""
+        return f"No number of seeds would decide it{more_rows}."
     budget = (
         "" if budget_use.to_decide is None else f", a budget of {_format_budget_needed(budget_use)}"
     )
-    return f"About {needed:,} seeds instead of {decision.seeds} would decide it{budget}."
+    return (
+        f"About {needed:,} seeds instead of {decision.seeds} would decide it with a probability of "
+        f"{format_percent(DECIDING_PROBABILITY)}{budget}."
+    )
 
 
 def _format_budget_needed(budget_use: BudgetUse) -> str:

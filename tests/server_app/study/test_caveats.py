@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from client_app.data import FederatedData
 from client_app.data.partitioned import PartitionedData
+from client_app.data.seed_draws import SeedDraws
 from server_app.study.caveats import (
     LastEvaluation,
     compute_auroc_step,
@@ -26,7 +27,14 @@ from server_app.study.caveats import (
     read_last_evaluations,
 )
 from server_app.study.result import MethodResult, Trial
-from tests.builders_study import BASE, make_curve, make_method_result
+from tests.builders_study import (
+    BASE,
+    FIXED_TEST_ROWS,
+    NEW_DATA,
+    SAME_ROWS_ANEW,
+    make_curve,
+    make_method_result,
+)
 from tests.fedquorum.records.made import load_all, make_round_line, make_run, write_table
 from tests.snapshot import Snapshot
 
@@ -268,10 +276,10 @@ def test_trials_that_failed() -> None:
 
 
 def find_run_comparison_caveats(
-    methods: Sequence[MethodResult], *, metric: str = "accuracy", pooled: bool = False
+    methods: Sequence[MethodResult], *, metric: str = "accuracy", draws: SeedDraws = NEW_DATA
 ) -> tuple[str, ...]:
     """Find the caveats of these methods' runs with a margin of a hundredth."""
-    return find_comparison_caveats(methods, metric, 0.01, pooled=pooled)
+    return find_comparison_caveats(methods, metric, 0.01, draws=draws)
 
 
 def test_many_converged_seeds_are_no_caveat() -> None:
@@ -392,11 +400,13 @@ def test_a_gain_of_curves_without_a_tenth() -> None:
 
 
 def test_seeds_that_share_their_rows() -> None:
-    """Only if the data has no test set, so that every seed divides the same rows."""
+    """The caveat says what the intervals leave out; with new data in each seed that is nothing."""
     methods = [make_method_result("fedavg", BASE * 2)]
-    assert find_run_comparison_caveats(methods, pooled=False) == ()
-    (caveat,) = find_run_comparison_caveats(methods, pooled=True)
-    assert "test rows of one seed" in caveat
+    assert find_run_comparison_caveats(methods, draws=NEW_DATA) == ()
+    (anew,) = find_run_comparison_caveats(methods, draws=SAME_ROWS_ANEW)
+    assert "only more rows narrow them further" in anew
+    (fixed,) = find_run_comparison_caveats(methods, draws=FIXED_TEST_ROWS)
+    assert "about these test rows" in fixed
 
 
 # --- texts ------------------------------------------------------------------------------------
@@ -424,6 +434,9 @@ def test_every_caveat(snapshot: Snapshot) -> None:
                 make_twice_tuned_method("mifa", 0.4, ahead=0.15),
             ]
         ),
-        *find_run_comparison_caveats([make_rising_method("mifa", by=0.03)], pooled=True),
+        *find_run_comparison_caveats([make_rising_method("mifa", by=0.03)], draws=SAME_ROWS_ANEW),
+        *find_run_comparison_caveats(
+            [make_method_result("fedavg", BASE * 2)], draws=FIXED_TEST_ROWS
+        ),
     )
     snapshot("study/caveats.txt", "\n\n".join(caveats) + "\n")
