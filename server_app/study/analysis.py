@@ -24,10 +24,12 @@ from server_app.study.caveats import (
     find_group_caveats,
     find_guessing_caveat,
     find_run_caveats,
+    find_seed_caveats,
     find_tuning_caveats,
     read_last_evaluations,
 )
 from server_app.study.jobs import StudyJobs
+from server_app.study.looks import compute_look_confidence, compute_next_confidence
 from server_app.study.paired_statistics import (
     MIN_SEEDS,
     Decision,
@@ -50,6 +52,7 @@ def build_study_result(
     *,
     overrides: Sequence[str],
     seeds: Sequence[int],
+    skipped_seeds: Mapping[int, str],
     data: tuple[FederatedData, FederatedData] | None,
 ) -> StudyResult:
     """Build the result of a study from its runs.
@@ -65,6 +68,8 @@ def build_study_result(
         The settings that all runs share.
     seeds : sequence of int
         The seeds that all methods completed.
+    skipped_seeds : mapping of int to str
+        The seeds in which the baseline has no score, with the reason.
     data : tuple of FederatedData, optional
         The data of the tuning's and of the comparison's first seed; None on devices.
     """
@@ -77,14 +82,17 @@ def build_study_result(
         comparison.metric_info, float(np.mean(scores[baseline] or [0.0]))
     )
     draws = _find_seed_draws(comparison, data)
-    decision = None
+    decision, confidence = None, study.confidence
+    if looks := jobs.progress.looks:
+        confidence = compute_look_confidence(looks, study.confidence, draws.correction)
     if len(seeds) >= MIN_SEEDS and len(scores) > 1:
         decision = decide_best_method(
             scores,
             baseline,
             min_effect,
-            confidence=study.confidence,
+            confidence=confidence,
             test_to_train=draws.correction,
+            next_confidence=compute_next_confidence(looks, study.confidence, draws.correction),
         )
     data_summary = _read_data_summary(comparison, jobs)
     caveats = _collect_caveats(comparison, jobs, min_effect, data, data_summary, draws=draws)
@@ -94,10 +102,10 @@ def build_study_result(
         metric=comparison.metric,
         metric_key=f"test.{comparison.score}",
         decision=decision,
-        over_clients=_compare_over_clients(comparison, study.confidence),
+        over_clients=_compare_over_clients(comparison, confidence),
         not_distinguished=()
         if decision is None
-        else find_indistinguishable(scores, decision, study.confidence, draws.correction),
+        else find_indistinguishable(scores, decision, confidence, draws.correction),
         min_effect=min_effect,
         confidence=study.confidence,
         baseline=baseline,
@@ -108,12 +116,13 @@ def build_study_result(
                 for method, reason in comparison.rejected.items()
             ),
         ),
-        caveats=caveats,
+        caveats=(*caveats, *find_seed_caveats(skipped_seeds, baseline)),
         spent=_build_budget_use(jobs, decision, len(seeds)),
         tuning_seeds=get_tuning_seeds(comparison),
         command=_format_command(overrides, study, jobs),
         data_summary=data_summary,
         seed_draws=draws,
+        looks=looks,
     )
 
 

@@ -15,6 +15,8 @@ from fedquorum.errors import RunError
 from fedquorum.io import atomic_write
 from fedquorum.sanitize import sanitize
 
+from server_app.study.looks import Look
+
 PROGRESS_FILE = "progress.json"
 
 
@@ -32,12 +34,15 @@ class Progress:
         The cost of one run of every method, in the budget's unit; None if still unknown.
     trials : int or None
         The final number of trials of each method; None during the tuning.
+    looks : tuple of Look
+        The looks at the scores, each of which spends a part of the level.
     """
 
     study: Mapping[str, Any]
     seconds: float = 0.0
     once: float | None = None
     trials: int | None = None
+    looks: tuple[Look, ...] = ()
 
 
 class ProgressFile:
@@ -83,6 +88,11 @@ class ProgressFile:
         """See ``Progress``."""
         return self._progress.trials
 
+    @property
+    def looks(self) -> tuple[Look, ...]:
+        """See ``Progress``."""
+        return self._progress.looks
+
     def save(self, **changes: Any) -> None:
         """Write the time spent and the changes."""
         self._progress = replace(self._progress, seconds=self.seconds, **changes)
@@ -104,6 +114,7 @@ def _read_progress(path: Path) -> Progress | None:
     if not path.exists():
         return None
     try:
-        return Progress(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return Progress(**{**found, "looks": tuple(Look(**look) for look in found["looks"])})
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise RunError(f"{path} must be what a study wrote there, got {error}") from None

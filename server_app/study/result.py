@@ -12,6 +12,7 @@ from fedquorum.rules.equality import nan_equals_nan
 from fedquorum.rules.metrics import Metric, get_metric
 
 from client_app.data.seed_draws import SeedDraws
+from server_app.study.looks import Look
 from server_app.study.paired_statistics import UNDECIDED, Decision, PairedDifference
 
 STUDY_FILE = "study.json"
@@ -189,6 +190,8 @@ class StudyResult:
         How the first compared run interpreted its data, as in its manifest; empty without runs.
     seed_draws : SeedDraws
         What a seed draws anew.
+    looks : tuple of Look
+        The looks at the scores so far; all their intervals hold together with ``confidence``.
     """
 
     goal: str
@@ -208,6 +211,7 @@ class StudyResult:
     command: str
     seed_draws: SeedDraws
     data_summary: Mapping[str, Any] = field(default_factory=dict)
+    looks: tuple[Look, ...] = ()
 
     @property
     def metric_info(self) -> Metric:

@@ -24,6 +24,7 @@ from server_app.study.candidates import (
     get_tuning_seeds,
 )
 from server_app.study.jobs import BudgetExhaustedError, StudyJobs
+from server_app.study.looks import add_look
 from server_app.study.page import write_page
 from server_app.study.paired_statistics import MIN_SEEDS
 from server_app.study.pairing import collect_seed_runs, describe_excluded_clients, exclude_candidate
@@ -75,6 +76,7 @@ def run_study(
     common_overrides = collect_common_overrides(overrides)
     comparison = build_comparison(common_overrides, study)
     budget = Budget.from_text(str(study.budget), comparison.settings.rounds)
+    planned_budget = study.resolve_planned_budget(comparison.settings.rounds)
     rounds = sum(candidate.settings.rounds for candidate in comparison.candidates)
     data = _load_data(comparison)
     _check_budget(budget, rounds, comparison, study.trials or 0)
@@ -83,6 +85,8 @@ def run_study(
         "settings": list(common_overrides),
         "methods": [candidate.method.name for candidate in comparison.candidates],
         "metric_key": comparison.score,
+        # Chosen after a look, they would choose the verdict.
+        "confidence": study.confidence,
     }
     with runner.lock_folder():
         progress = ProgressFile(runner.directory, identity)
@@ -92,15 +96,32 @@ def run_study(
         try:
             with runner.display:
                 _tune(comparison, jobs, study)
-                seeds = _run_comparison(comparison, jobs, study)
+                seeds, skipped = _run_comparison(comparison, jobs, study)
         except KeyboardInterrupt:
             raise SweepUnfinished(EXIT_INTERRUPTED, runner.directory) from None
         finally:
             progress.save()
+        if len(seeds) >= MIN_SEEDS:
+            planned = _count_planned_seeds(jobs, planned_budget, len(seeds), study)
+            progress.save(looks=add_look(progress.looks, len(seeds), planned))
         result = build_study_result(
-            comparison, jobs, study, overrides=common_overrides, seeds=seeds, data=data
+            comparison,
+            jobs,
+            study,
+            overrides=common_overrides,
+            seeds=seeds,
+            skipped_seeds=skipped,
+            data=data,
         )
         _write_result(result, runner, comparison.settings)
+
+
+def _count_planned_seeds(jobs: StudyJobs, planned: Budget, seeds: int, study: StudySettings) -> int:
+    """Return the number of seeds that the planned budget allows, at least those so far."""
+    cost = jobs.cost_per_seed
+    more = math.floor((planned.amount - jobs.spent) / cost) if cost > 0 else 0
+    found = seeds + max(0, more) if planned.amount > jobs.budget.amount else seeds
+    return found if study.seeds is None else max(seeds, min(found, study.seeds))
 
 
 def _load_data(comparison: MethodComparison) -> tuple[FederatedData, FederatedData] | None:
@@ -289,13 +310,20 @@ def _read_validation_curve(job: Job, score: str) -> ScoreCurve | None:
 
 def _run_comparison(
     comparison: MethodComparison, jobs: StudyJobs, study: StudySettings
-) -> list[int]:
+) -> tuple[list[int], dict[int, str]]:
     """Run the tuned methods seed by seed, and return the seeds that all of them completed.
 
     Only the budget decides their number, never the scores: stopping at a large difference would
-    find differences that do not exist.
+    find differences that do not exist. Beside them are the seeds in which the baseline has no
+    score, with the reason.
+
+    Raises
+    ------
+    RunError
+        If the baseline has no score in most seeds.
     """
     seeds: list[int] = []
+    skipped: dict[int, str] = {}
     for seed in itertools.count(get_tuning_seeds(comparison)[-1] + 1):
         if len(seeds) == study.seeds:
             break
@@ -312,7 +340,12 @@ def _run_comparison(
             jobs.run(todo)
         except BudgetExhaustedError:
             break
-        collect_seed_runs(comparison, seed_jobs, jobs)
+        if problem := collect_seed_runs(comparison, seed_jobs, jobs):
+            skipped[seed] = problem
+            if len(skipped) > len(seeds) + 1:
+                baseline = comparison.baseline
+                exclude_candidate(comparison, baseline, seed_jobs[baseline.method], problem)
+            continue
         seeds.append(seed)
         if len(todo) == len(seed_jobs):
             jobs.progress.save(once=jobs.spent - before)
@@ -321,4 +354,4 @@ def _run_comparison(
             jobs.print_progress(
                 f"{number} compared{describe_excluded_clients(comparison, seed_jobs)}"
             )
-    return seeds
+    return seeds, skipped

@@ -165,6 +165,18 @@ def _read_client_metrics(
     }
 
 
+def find_diverged_clients(directory: Path) -> frozenset[int]:
+    """Return the clients whose loss on test splits is reported, but not finite, in the end.
+
+    Such a client's metric is undefined because of the method, and not because of its data.
+    """
+    column = get_metric_column("test", "loss")
+    rows = read_dataset(directory / "evaluations", ["round", "client", column]).to_pylist()
+    last = max((row["round"] for row in rows), default=0)
+    reported = [row for row in rows if row["round"] == last and row[column] is not None]
+    return frozenset(row["client"] for row in reported if not math.isfinite(row[column]))
+
+
 def format_run_command(overrides: Sequence[str]) -> str:
     """Return the command that repeats a run."""
     return shlex.join(["fedquorum", *overrides])

@@ -23,10 +23,10 @@ from server_app.study.paired_statistics import MIN_SEEDS
 
 STUDY_GOALS = (Goal.PRIORITY, Goal.PARTICIPATION, Goal.FAIRNESS, Goal.AVERAGE)
 SECONDS_PER_UNIT = {"s": 1.0, "min": 60.0, "h": 3600.0}
-FRACTION_MARGIN = 0.01
+ABSOLUTE_MARGIN = 0.01
 RELATIVE_MARGIN = 0.01
-"""Default differences that count as none: absolute for metrics that are fractions, and for others
-relative to the baseline's score."""
+"""Default differences that count as none: absolute for fractions and R2, whose 0 is no origin, and
+relative to the baseline's score for the others."""
 
 GOAL_SCORES = {
     Goal.PRIORITY: "priority.{metric}",
@@ -133,9 +133,11 @@ class StudySettings:
         The maximum number of seeds; None for as many as the budget allows.
     min_effect : float, optional
         The largest difference that counts as none, in the metric's unit (fractions from 0 to 1);
-        None for one point of a fraction, and for a hundredth of the baseline's score otherwise.
+        None for 0.01 of a fraction or of R2, and for a hundredth of the baseline's score otherwise.
     confidence : float
         The probability with which all intervals hold.
+    budget_max : str, optional
+        The budget up to which the study is planned, in the unit of ``budget``; None for ``budget``.
 
     Raises
     ------
@@ -152,6 +154,7 @@ class StudySettings:
     seeds: int | None = parameter(None, Interval(low=MIN_SEEDS, integer=True))
     min_effect: float | None = parameter(None, NON_NEGATIVE)
     confidence: float = parameter(0.95, Interval(low=0.5, high=1, open_high=True))
+    budget_max: str | None = parameter(None, BudgetText())
 
     def __post_init__(self) -> None:
         try:
@@ -172,6 +175,25 @@ class StudySettings:
         changed = {i.name: values[i.name] for i in fields(self) if values[i.name] != i.default}
         return (f"budget={changed.pop('budget')}", *to_overrides(changed))
 
+    def resolve_planned_budget(self, rounds: int) -> Budget:
+        """Return the budget up to which the study is planned.
+
+        Raises
+        ------
+        SettingsError
+            If ``budget_max`` is below ``budget``, or has another unit.
+        """
+        budget = Budget.from_text(str(self.budget), rounds)
+        if self.budget_max is None:
+            return budget
+        planned = Budget.from_text(self.budget_max, rounds)
+        if planned.unit != budget.unit or planned.amount < budget.amount:
+            raise SettingsError(
+                f"budget_max must be at least budget={self.budget}, in time if that is one, got "
+                f"{self.budget_max}"
+            )
+        return planned
+
     @property
     def goal_kind(self) -> Goal:
         """The goal."""
@@ -181,7 +203,9 @@ class StudySettings:
         """Return ``min_effect``, or its default for the baseline's score ``baseline``."""
         if self.min_effect is not None:
             return self.min_effect
-        return FRACTION_MARGIN if metric.is_fraction else RELATIVE_MARGIN * abs(baseline)
+        if metric.is_fraction or not metric.has_origin:
+            return ABSOLUTE_MARGIN
+        return RELATIVE_MARGIN * abs(baseline)
 
     def resolve_metric_key(self, metric: str) -> str:
         """Return ``metric_key``, or the goal's default for this metric."""

@@ -78,10 +78,24 @@ def test_margins() -> None:
     study = StudySettings("average", "1h")
     assert study.resolve_min_effect(METRICS["accuracy"], 0.8) == 0.01
     assert study.resolve_min_effect(METRICS["rmse"], -250.0) == 2.5
+    assert study.resolve_min_effect(METRICS["loss"], -0.5) == 0.005
+    assert [study.resolve_min_effect(METRICS["r2"], one) for one in (0.4, 0.0, -3.0)] == [0.01] * 3
     assert (
         StudySettings("average", "1h", min_effect=3.0).resolve_min_effect(METRICS["rmse"], -250.0)
         == 3.0
     )
+
+
+def test_the_planned_budget_is_at_least_the_budget() -> None:
+    """By default it is the budget; a number of runs and a time are not comparable."""
+    study = StudySettings("average", "200runs")
+    assert study.resolve_planned_budget(10).amount == 2000
+    study = StudySettings("average", "200runs", budget_max="5000rounds")
+    assert study.resolve_planned_budget(10).amount == 5000
+    for given in ("100runs", "2h"):
+        study = StudySettings("average", "200runs", budget_max=given)
+        with pytest.raises(SettingsError, match=f"at least budget=200runs, .* got {given}"):
+            study.resolve_planned_budget(10)
 
 
 def test_settings_become_overrides() -> None:
