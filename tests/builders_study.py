@@ -9,16 +9,18 @@ from fedquorum.rules.metrics import get_metric
 from fedquorum.rules.types import FloatArray
 
 from client_app.data.seed_draws import SeedDraws
+from server_app.study.looks import Look
 from server_app.study.paired_statistics import MIN_SEEDS, PairedDifference, decide_best_method
 from server_app.study.result import BudgetUse, MethodResult, ScoreCurve, SeedRun, StudyResult, Trial
 
 ROUNDS = 40
 CLIENTS = 30
-NEW_DATA = SeedDraws(True, True, True, True, 0.3125)
-SAME_ROWS_ANEW = SeedDraws(False, True, True, True, 0.3125)
-FIXED_TEST_ROWS = SeedDraws(False, False, True, True, 0.2)
 BASE = (0.70, 0.62, 0.80, 0.75, 0.65)
 """The baseline's score in each of five seeds."""
+
+NEW_DATA = SeedDraws(True, True, True, True, 0.25)
+DIVIDED_ANEW = SeedDraws(False, True, True, True, 0.3125)
+"""The seeds' draws of generated data, and of a table without a test set."""
 
 
 def add_to_baseline(*points: float) -> list[float]:
@@ -89,6 +91,7 @@ def make_study_answer(
     left_out: Mapping[str, str] | None = None,
     caveats: Sequence[str] = (),
     data: str = "mqp",
+    guessing: Sequence[float] = (),
     draws: SeedDraws = NEW_DATA,
 ) -> StudyResult:
     """Return the result for each method's scores by seed, the baseline's first."""
@@ -97,7 +100,13 @@ def make_study_answer(
     raised = {name: [sign * value for value in values] for name, values in scores.items()}
     enough = len(scores) > 1 and min(map(len, scores.values())) >= MIN_SEEDS
     decision = (
-        decide_best_method(raised, baseline, min_effect, test_to_train=draws.correction)
+        decide_best_method(
+            raised,
+            baseline,
+            min_effect,
+            test_to_train=draws.correction,
+            guessing=[sign * value for value in guessing],
+        )
         if enough
         else None
     )
@@ -110,6 +119,9 @@ def make_study_answer(
         metric=metric,
         metric_key=metric_key or f"test.all.{metric}",
         decision=decision,
+        guessing=tuple(guessing),
+        seed_draws=draws,
+        looks=(Look(decision.seeds, decision.seeds),) if decision else (),
         over_clients=add_client_intervals(decision.differences if decision else ()),
         not_distinguished=tuple(not_distinguished),
         min_effect=min_effect,
@@ -126,7 +138,6 @@ def make_study_answer(
         spent=BudgetUse("20min", "seconds", 1200.0, 1111.0, to_decide),
         tuning_seeds=(7, 8),
         command=f"fedquorum study data={data} goal=average budget=20min",
-        seed_draws=draws,
     )
 
 

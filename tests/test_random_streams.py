@@ -19,6 +19,7 @@ PURPOSES = {
     "dirichlet-train",
     "dropout",
     "evaluation",
+    "guess",
     "iid-test",
     "iid-train",
     "model",

@@ -50,13 +50,7 @@ class SeedDraws:
 
 
 def find_seed_draws(one: FederatedData, other: FederatedData) -> SeedDraws:
-    """Return what differs between the data of two seeds.
-
-    Parameters
-    ----------
-    one, other : FederatedData
-        The data of two seeds, generated anew by each seed or divided from the same arrays.
-    """
+    """Return what differs between the data of two seeds; generated data is new with each seed."""
     if not (isinstance(one, PartitionedData) and isinstance(other, PartitionedData)):
         return SeedDraws(True, True, True, True, _compute_test_to_train(one))
     (_, train), (_, validation), (_, test) = one.list_targets()
@@ -81,11 +75,16 @@ def find_seed_draws(one: FederatedData, other: FederatedData) -> SeedDraws:
     )
 
 
-def assume_seed_draws(test_fraction: float, validation_fraction: float) -> SeedDraws:
-    """Return the draws of devices that split their own rows, as the settings say."""
+def assume_seed_draws(
+    test_fraction: float, validation_fraction: float, *, test_rows: bool
+) -> SeedDraws:
+    """Return the draws of devices, as far as the settings say how these split their rows.
+
+    ``test_rows`` says whether they draw the test rows.
+    """
     train_fraction = (1.0 - test_fraction) * (1.0 - validation_fraction)
     ratio = test_fraction / train_fraction
-    return SeedDraws(False, True, True, False, ratio, is_assumed=True)
+    return SeedDraws(False, test_rows, True, False, ratio, is_assumed=True)
 
 
 def _has_same_rows(one: Sequence[NDArray[np.int64]], other: Sequence[NDArray[np.int64]]) -> bool:

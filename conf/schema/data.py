@@ -355,11 +355,6 @@ class CsvSettings(DataSettings):
     target_scale: list[float] | None = field(default=None, metadata={"allowed": TARGET_SCALE})
     expected_rows: int | None = parameter(None, POSITIVE_INT)
 
-    @property
-    def has_fixed_test_rows(self) -> bool:
-        """Whether every seed tests on the same rows."""
-        return self.test_path is not None or self.order_column is not None
-
 
 def list_weights(given: Any) -> list[tuple[Any, float]]:
     """Return the clients and weights of ``data.priority_weights``, a mapping or a list of pairs."""

@@ -39,7 +39,7 @@ Find out which method helps a federation, and by how much.
   seeds=10                the largest number of seeds to compare
   min_effect=0.01         the largest difference that counts as none
   confidence=0.95         the probability with which all intervals hold
-  budget_max=60min        how far budget may be raised later, as planned now
+  budget_max=2h           the budget up to which the same command may continue the study
   output=DIR              the study's folder; the same command continues the study in it
 """
 

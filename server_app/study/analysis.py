@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 from fedquorum.records.client_names import NO_NAMES, ClientNames
-from fedquorum.records.data_facts import get_constant_accuracy, suggest_metric
+from fedquorum.records.data_facts import suggest_metric
 from fedquorum.records.reader import load_run
 from fedquorum.rules.parameters import FloatRange
 
-from client_app.data import FederatedData
+from client_app.data import FederatedData, load_data
 from client_app.data.partitioned import PartitionedData
 from client_app.data.seed_draws import SeedDraws, assume_seed_draws, find_seed_draws
 from server_app.runs.next_commands import format_override
@@ -22,14 +22,14 @@ from server_app.study.caveats import (
     find_comparison_caveats,
     find_data_caveats,
     find_group_caveats,
-    find_guessing_caveat,
     find_run_caveats,
     find_seed_caveats,
     find_tuning_caveats,
     read_last_evaluations,
 )
+from server_app.study.guessing import can_guess, score_guessing
 from server_app.study.jobs import StudyJobs
-from server_app.study.looks import compute_look_confidence, compute_next_confidence
+from server_app.study.looks import Look, compute_look_confidence, compute_next_confidence
 from server_app.study.paired_statistics import (
     MIN_SEEDS,
     Decision,
@@ -42,7 +42,9 @@ from server_app.study.paired_statistics import (
 from server_app.study.result import BudgetUse, MethodResult, StudyResult
 from server_app.study.scores import average_by_client, find_round_reaching
 from server_app.study.settings import StudySettings
-from server_app.study.text import describe_score_group
+
+DEFAULT_TEST_FRACTION = 0.2
+"""Of devices whose settings have none."""
 
 
 def build_study_result(
@@ -54,6 +56,7 @@ def build_study_result(
     seeds: Sequence[int],
     skipped_seeds: Mapping[int, str],
     data: tuple[FederatedData, FederatedData] | None,
+    looks: Sequence[Look],
 ) -> StudyResult:
     """Build the result of a study from its runs.
 
@@ -72,6 +75,8 @@ def build_study_result(
         The seeds in which the baseline has no score, with the reason.
     data : tuple of FederatedData, optional
         The data of the tuning's and of the comparison's first seed; None on devices.
+    looks : sequence of Look
+        The looks at the scores, this one last; empty with too few seeds for a verdict.
     """
     sign = 1.0 if comparison.higher_is_better else -1.0
     scores = {
@@ -83,31 +88,40 @@ def build_study_result(
     )
     draws = _find_seed_draws(comparison, data)
     decision, confidence = None, study.confidence
-    if looks := jobs.progress.looks:
-        confidence = compute_look_confidence(looks, study.confidence, draws.correction)
-    if len(seeds) >= MIN_SEEDS and len(scores) > 1:
-        decision = decide_best_method(
-            scores,
-            baseline,
-            min_effect,
-            confidence=confidence,
-            test_to_train=draws.correction,
-            next_confidence=compute_next_confidence(looks, study.confidence, draws.correction),
-        )
+    guessing: tuple[float, ...] = ()
+    if looks:
+        guessing = _score_guessing(comparison, jobs) if data is not None else ()
+        ratio = draws.correction
+        confidence = compute_look_confidence(looks, study.confidence, ratio)
+        if len(scores) > 1:
+            decision = decide_best_method(
+                scores,
+                baseline,
+                min_effect,
+                confidence=confidence,
+                test_to_train=ratio,
+                next_confidence=compute_next_confidence(looks, study.confidence, ratio),
+                guessing=[sign * score for score in guessing],
+            )
     data_summary = _read_data_summary(comparison, jobs)
-    caveats = _collect_caveats(comparison, jobs, min_effect, data, data_summary, draws=draws)
+    caveats = _collect_caveats(
+        comparison, jobs, min_effect, data, data_summary=data_summary, draws=draws
+    )
     return StudyResult(
         goal=study.goal_kind.value,
         data=_get_data_name(comparison),
         metric=comparison.metric,
         metric_key=f"test.{comparison.score}",
         decision=decision,
+        guessing=guessing,
+        seed_draws=draws,
+        looks=tuple(looks),
         over_clients=_compare_over_clients(comparison, confidence),
         not_distinguished=()
         if decision is None
         else find_indistinguishable(scores, decision, confidence, draws.correction),
         min_effect=min_effect,
-        confidence=study.confidence,
+        confidence=confidence,
         baseline=baseline,
         methods=(
             *(_build_method_result(comparison, candidate) for candidate in comparison.candidates),
@@ -121,19 +135,7 @@ def build_study_result(
         tuning_seeds=get_tuning_seeds(comparison),
         command=_format_command(overrides, study, jobs),
         data_summary=data_summary,
-        seed_draws=draws,
-        looks=looks,
     )
-
-
-def _find_seed_draws(
-    comparison: MethodComparison, data: tuple[FederatedData, FederatedData] | None
-) -> SeedDraws:
-    """Return what a seed draws anew; nobody but the devices themselves can look at their rows."""
-    if data is not None:
-        return find_seed_draws(*data)
-    settings = comparison.settings.data
-    return assume_seed_draws(getattr(settings, "test_fraction", 0.2), settings.validation_fraction)
 
 
 def _read_data_summary(comparison: MethodComparison, jobs: StudyJobs) -> Mapping[str, Any]:
@@ -213,8 +215,8 @@ def _collect_caveats(
     jobs: StudyJobs,
     min_effect: float,
     data: tuple[FederatedData, FederatedData] | None,
-    data_summary: Mapping[str, Any],
     *,
+    data_summary: Mapping[str, Any],
     draws: SeedDraws,
 ) -> tuple[str, ...]:
     """Collect the caveats of the result, those that may overturn it first."""
@@ -235,9 +237,8 @@ def _collect_caveats(
         clients = read_last_evaluations(run, comparison.metric)
         names = run.client_names
     return (
-        *filter(None, [_check_guessing(comparison, results, min_effect, data, data_summary)]),
         *filter(None, [_describe_large_class(comparison, data_summary)]),
-        *find_comparison_caveats(results, comparison.metric, min_effect, draws=draws),
+        *find_comparison_caveats(results, comparison.metric, min_effect, draws),
         *(() if data is None else find_data_caveats(data[1], comparison.metric, names)),
         *_find_group_caveats(comparison, data, names),
         *find_run_caveats(clients, comparison.metric, names),
@@ -245,32 +246,37 @@ def _collect_caveats(
     )
 
 
-def _check_guessing(
-    comparison: MethodComparison,
-    results: Sequence[MethodResult],
-    min_effect: float,
-    data: tuple[FederatedData, FederatedData] | None,
-    data_summary: Mapping[str, Any],
-) -> str:
-    """Return the caveat that no method beats guessing; the server of devices cannot check it."""
-    if data is None or data[1].target != "class":
-        return ""
-    client_group, classes = describe_score_group(comparison.score), data[1].num_classes
-    return find_guessing_caveat(
-        results,
-        client_group,
-        comparison.metric,
-        classes,
-        min_effect,
-        constant_accuracy=_get_constant_accuracy(comparison, data_summary),
+def _find_seed_draws(
+    comparison: MethodComparison, data: tuple[FederatedData, FederatedData] | None
+) -> SeedDraws:
+    """Return what a seed draws anew; of devices, whose rows nobody else sees, what they may draw.
+
+    Devices that have test rows of their own, which every seed tests, are then taken for devices
+    that split their rows: their intervals are wider than they could be.
+    """
+    if data is not None:
+        return find_seed_draws(*data)
+    settings = comparison.settings.data
+    has_fixed_rows = any(getattr(settings, key, None) for key in ("test_path", "order_column"))
+    test_fraction = getattr(settings, "test_fraction", DEFAULT_TEST_FRACTION)
+    return assume_seed_draws(
+        test_fraction, settings.validation_fraction, test_rows=not has_fixed_rows
     )
 
 
-def _get_constant_accuracy(comparison: MethodComparison, data_summary: Mapping[str, Any]) -> float:
-    """Return the score of always guessing the largest class, NaN if it is no mean accuracy."""
-    group, _, number = comparison.score.partition(".")
-    known = number == "accuracy" == comparison.metric
-    return get_constant_accuracy(data_summary, group) if known else math.nan
+def _score_guessing(comparison: MethodComparison, jobs: StudyJobs) -> tuple[float, ...]:
+    """Return the score of guessing in each seed; empty if it is not defined in one of them."""
+    settings = comparison.settings.data
+    scores = []
+    for run in comparison.baseline.runs:
+        data = load_data(settings, run.seed)
+        if not can_guess(data, comparison.metric):
+            return ()
+        directory = jobs.runner.directory / run.folder
+        scores.append(
+            score_guessing(directory, data, comparison.score, comparison.metric, run.seed)
+        )
+    return () if any(math.isnan(score) for score in scores) else tuple(scores)
 
 
 def _describe_large_class(comparison: MethodComparison, data_summary: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ which also a real federation has; the tuning; and the compared runs.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -38,14 +38,6 @@ MIN_STANDARD_ERRORS = 2
 LATE_FRACTION = 0.1
 PER_ROW_METRICS = ("accuracy", "top5")
 """Metrics that are a fraction of the rows."""
-
-GUESSING_SCORES: Mapping[str, Callable[[int], float]] = {
-    "accuracy": lambda classes: 1 / classes,
-    "top5": lambda classes: min(1.0, 5 / classes),
-    "auroc": lambda _: 0.5,
-    "loss": math.log,
-}
-"""By metric, the score of a model that gives each class the same probability."""
 
 SearchRanges = Mapping[str, tuple[float, float, bool]]
 """By setting: the lowest and highest value of the search, and whether its scale is log."""
@@ -336,7 +328,7 @@ def _describe_failed_trials(method: MethodResult) -> str:
 
 
 def find_comparison_caveats(
-    methods: Sequence[MethodResult], metric: str, margin: float, *, draws: SeedDraws
+    methods: Sequence[MethodResult], metric: str, margin: float, draws: SeedDraws
 ) -> tuple[str, ...]:
     """Find caveats of the compared runs.
 
@@ -356,61 +348,9 @@ def find_comparison_caveats(
         _describe_tuning_noise(compared, unit, margin),
         _describe_few_seeds(compared),
         _describe_late_gains(compared, unit, margin),
-        _describe_seed_draws(draws),
+        _describe_test_rows(draws),
     )
     return tuple(sentence for sentence in found if sentence)
-
-
-def find_guessing_caveat(
-    methods: Sequence[MethodResult],
-    client_group: str,
-    metric: str,
-    classes: int,
-    margin: float,
-    *,
-    constant_accuracy: float = math.nan,
-) -> str:
-    """Return the caveat that no method beats a model that has learned nothing, or "".
-
-    That model gives each class the same probability or, for accuracy, guesses the largest class.
-
-    A tuning by the worst clients' loss may choose learning rates so small that the model hardly
-    changes, if every larger step helps other clients only. Then the methods are equal and useless.
-
-    Parameters
-    ----------
-    methods : sequence of MethodResult
-        All methods.
-    client_group : str
-        The name of the score's clients.
-    metric : str
-    classes : int
-        The number of classes.
-    margin : float
-        The largest difference that counts as none, in the metric's unit.
-    constant_accuracy : float
-        The accuracy of always guessing the largest class; NaN if it is unknown.
-    """
-    unit = Unit.for_metric(metric, margin)
-    scores = {
-        method.name: unit.sign * fmean(run.score for run in method.runs)
-        for method in methods
-        if method.runs and not method.left_out
-    }
-    if metric not in GUESSING_SCORES or not scores:
-        return ""
-    best = max(scores, key=scores.__getitem__)
-    guess, score = GUESSING_SCORES[metric](classes), unit.sign * scores[best]
-    if metric == "accuracy" and constant_accuracy > guess:
-        guess = constant_accuracy
-    if scores[best] > unit.sign * guess:
-        return ""
-    in_unit = " %" if unit.unit == "points" else f" {unit.unit}"
-    return (
-        f"No method does better than guessing for {client_group}: guessing has {unit.metric} "
-        f"{unit.format_number(guess)}{in_unit}, and the best method, {format_method_name(best)}, "
-        f"has {unit.format_number(score)}{in_unit}. Differences between such models mean little."
-    )
 
 
 def find_seed_caveats(skipped: Mapping[int, str], baseline: str) -> tuple[str, ...]:
@@ -517,19 +457,17 @@ def _find_late_rounds(curve: ScoreCurve) -> tuple[int, int]:
     return (before or [last])[-1], last
 
 
-def _describe_seed_draws(draws: SeedDraws) -> str:
-    """Return what the intervals leave out, by what a seed draws anew; "" if that is nothing."""
+def _describe_test_rows(draws: SeedDraws) -> str:
     if draws.data:
         return ""
     if not draws.test_rows:
         return (
-            "All seeds test the same rows, so the intervals are about these test rows: they hold "
-            "the variation over seeds, not that of new rows."
+            "Every seed tests the same rows: the intervals hold for these rows, and for new rows "
+            "of these clients they would be wider."
         )
     return (
-        "Each seed, also in the tuning, divides the same rows anew. The intervals allow for rows "
-        "that seeds share (corrected resampled t), so more seeds narrow them only to a limit, and "
-        "only more rows narrow them further. The tuning used rows that later runs test."
+        "Each seed, also in the tuning, divides the same rows anew: the tuning used rows that "
+        "later runs test."
     )
 
 

@@ -47,17 +47,7 @@ class Look:
 
 
 def add_look(looks: Sequence[Look], seeds: int, planned: int) -> tuple[Look, ...]:
-    """Return the looks with one more; to see the same seeds again is no new look.
-
-    Parameters
-    ----------
-    looks : sequence of Look
-        The looks so far.
-    seeds : int
-        The number of compared seeds.
-    planned : int
-        The planned number, which counts at the first look only.
-    """
+    """Return the looks with one more; to see the same seeds again is no new look."""
     if looks and looks[-1].seeds >= seeds:
         return tuple(looks)
     return (*looks, Look(seeds, looks[0].planned if looks else max(planned, seeds)))
@@ -77,41 +67,27 @@ def compute_look_confidence(
     test_to_train : float
         r, see ``paired_statistics``.
     """
-    return 1.0 - _compute_look_level(looks, 1.0 - confidence, test_to_train)
-
-
-def compute_next_confidence(
-    looks: Sequence[Look], confidence: float, test_to_train: float = 0.0
-) -> float:
-    """Return the confidence of the intervals at the next look.
-
-    Within the plan that look is taken to be at its end, otherwise beyond it.
-
-    Parameters
-    ----------
-    looks, confidence, test_to_train
-        As in ``compute_look_confidence``.
-    """
-    if not looks:
-        return 1.0 - (1.0 - RESERVE) * (1.0 - confidence)
-    planned = looks[0].planned
-    seeds = planned if looks[-1].seeds < planned else looks[-1].seeds + 1
-    return compute_look_confidence((*looks, Look(seeds, planned)), confidence, test_to_train)
-
-
-def _compute_look_level(looks: Sequence[Look], level: float, test_to_train: float) -> float:
-    """Return the part of the level that the last look spends."""
+    level = 1.0 - confidence
     planned, last = looks[0].planned, looks[-1]
     if last.seeds > planned:
         beyond = sum(look.seeds > planned for look in looks)
-        return RESERVE * level * 0.5**beyond
+        return 1.0 - RESERVE * level * 0.5**beyond
     spent = [
         _compute_spent(
             (1.0 - RESERVE) * level, _compute_fraction(look.seeds, planned, test_to_train)
         )
         for look in looks[-2:]
     ]
-    return spent[-1] - (spent[0] if len(spent) > 1 else 0.0)
+    return 1.0 - (spent[-1] - (spent[0] if len(spent) > 1 else 0.0))
+
+
+def compute_next_confidence(
+    looks: Sequence[Look], confidence: float, test_to_train: float = 0.0
+) -> float:
+    """Return the confidence of the next look's intervals: at the plan's end, or beyond it."""
+    seeds = max(looks[-1].seeds + 1, looks[0].planned)
+    later = add_look(looks, seeds, looks[0].planned)
+    return compute_look_confidence(later, confidence, test_to_train)
 
 
 def _compute_fraction(seeds: int, planned: int, test_to_train: float) -> float:

@@ -1,9 +1,10 @@
 """Render a study's result as one self-contained HTML page."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from fedquorum.io import atomic_write
 from fedquorum.records.data_facts import list_data_facts
@@ -13,12 +14,14 @@ from fedquorum.report.tables import TextTable
 from fedquorum.sanitize import sanitize
 from markupsafe import Markup
 
+from client_app.data.seed_draws import SeedDraws
 from server_app.study.charts import (
     StudyChart,
     build_study_charts,
     build_tuning_charts,
     get_method_color,
 )
+from server_app.study.looks import Look
 from server_app.study.result import PAGE_FILE, StudyResult
 from server_app.study.tables import (
     MAX_SENTENCE_LENGTH,
@@ -31,9 +34,7 @@ from server_app.study.tables import (
 from server_app.study.text import (
     capitalize,
     count_seeds,
-    describe_interval,
     describe_score_clients,
-    describe_seed_draws,
     format_duration,
     format_method_name,
     format_percent,
@@ -173,10 +174,15 @@ def _list_facts(result: StudyResult, engine: str) -> Iterator[tuple[str, str]]:
     yield "Score", f"{unit.metric} of {clients}, on test splits that no tuning used"
     shared = "every method has the same division of the data, initial model and samples"
     yield "Seeds", f"{count_seeds(result)}; with each, {shared}"
-    yield "A seed draws anew", describe_seed_draws(result.seed_draws)
+    yield "Each seed draws", _describe_draws(result.seed_draws)
     level = f"{format_percent(result.confidence)} simultaneously for all methods (Bonferroni)"
-    test = describe_interval(result.seed_draws)
-    yield "Intervals", f"of the differences paired by seed, by {test}, at {level}"
+    yield "Intervals", f"of the differences paired by seed, {_describe_test(result)}, at {level}"
+    if result.looks:
+        yield "Looks", _describe_looks(result.looks)
+    if result.guessing:
+        score = f"{unit.format_number(fmean(result.guessing))} {unit.percent_or_unit}".rstrip()
+        known = "that knows how frequent each target is, and no input"
+        yield "Guessing", f"{unit.metric} {score} for {clients}: a model {known}"
     margin = f"±{unit.format_amount(result.min_effect)} of {unit.metric}"
     yield "No difference", f"means that no interval extends above {margin}"
     budget = "the same budget for each method"
@@ -186,3 +192,39 @@ def _list_facts(result: StudyResult, engine: str) -> Iterator[tuple[str, str]]:
     yield "Budget", f"{amount}, of which {used} were spent"
     if engine:
         yield "Engine", sanitize(engine)
+
+
+def _describe_draws(draws: SeedDraws) -> str:
+    """Say what a seed draws anew."""
+    if draws.data:
+        return "new rows, all generated, and another start"
+    kinds = {
+        "rows to train on": draws.train_rows,
+        "test rows": draws.test_rows,
+        "their division among clients": draws.division,
+    }
+    names = join_words([name for name, is_drawn in kinds.items() if is_drawn] or ["no other rows"])
+    source = ", as the settings say: devices show no rows" if draws.is_assumed else ""
+    return f"{names} from the same data{source}, and another start"
+
+
+def _describe_test(result: StudyResult) -> str:
+    draws = result.seed_draws
+    if draws.correction:
+        return (
+            "by the corrected resampled t test (Nadeau and Bengio 2003): seeds share rows, with "
+            f"{draws.test_to_train:.2g} test rows for each row trained on"
+        )
+    return "by Student's t" if draws.data else "by Student's t, for these test rows"
+
+
+def _describe_looks(looks: Sequence[Look]) -> str:
+    """Say how much of the level the looks at the scores take."""
+    planned, last = looks[0].planned, looks[-1]
+    so_far = join_words([str(look.seeds) for look in looks])
+    return (
+        f"at {so_far} of {max(planned, last.seeds)} seeds planned, by an O'Brien-Fleming type "
+        f"spending function; a fifth of the level is kept for seeds beyond the plan"
+        if last.seeds <= planned
+        else f"at {so_far} seeds, beyond the {planned} planned, from the level kept for that"
+    )

@@ -38,6 +38,9 @@ from scipy.special import stdtr, stdtrit
 
 NO_DIFFERENCE = "no difference"
 UNDECIDED = "undecided"
+NO_USABLE_MODEL = "no usable model"
+"""No method is surely better than guessing, so that differences between methods mean nothing."""
+
 BETTER, NOT_BETTER = "better", "not better"
 """What an interval may show of one method, beside ``NO_DIFFERENCE`` and ``UNDECIDED``."""
 
@@ -93,7 +96,7 @@ class Decision:
     ----------
     verdict : str
         The method that is better than the baseline, the baseline if all others are worse,
-        ``no difference`` or ``undecided``.
+        ``no difference``, ``undecided`` or ``no usable model``.
     best : PairedDifference
         The method with the largest mean difference.
     baseline : str
@@ -124,15 +127,19 @@ def decide_best_method(
     confidence: float = 0.95,
     test_to_train: float = 0.0,
     next_confidence: float | None = None,
+    guessing: Sequence[float] = (),
 ) -> Decision:
     """Decide which method is best, from runs with the same seeds.
 
-    A method is better if its interval lies above 0 and reaches above ``min_effect``: a gain that is
-    surely smaller than the margin is none. The verdict is the better method with the largest mean
-    difference. Without one, it is ``undecided`` if an interval reaches above ``min_effect``,
-    ``no difference`` if one lies within the margin, or the baseline if all methods may be worse by
-    more than that. What holds for one method, ``PairedDifference.classify``, depends on the others
-    by Bonferroni's correction alone.
+    If the scores of guessing are known and no method is surely better, the verdict is
+    ``no usable model``.
+
+    Otherwise a method is better if its interval lies above 0 and reaches above ``min_effect``: a
+    gain that is surely smaller than the margin is none. The verdict is the better method with the
+    largest mean difference. Without one, it is ``undecided`` if an interval reaches above
+    ``min_effect``, ``no difference`` if one lies within the margin, or the baseline if all methods
+    may be worse by more than that. What holds for one method, ``PairedDifference.classify``,
+    depends on the others by Bonferroni's correction alone.
 
     Parameters
     ----------
@@ -150,6 +157,8 @@ def decide_best_method(
     next_confidence : float, optional
         The confidence of the next look at these methods, for ``seeds_to_decide``; by default the
         same.
+    guessing : sequence of float
+        The score of a model that has learned nothing, in the same seeds; empty if it is unknown.
 
     Raises
     ------
@@ -163,6 +172,8 @@ def decide_best_method(
     )
     seeds = len(scores[baseline])
     verdict = _select_verdict(differences, baseline, min_effect)
+    if len(guessing) and not find_usable_methods(scores, guessing, confidence, test_to_train):
+        verdict = NO_USABLE_MODEL
     needed = None
     if verdict == UNDECIDED:
         tail = compute_tail_probability(next_confidence or confidence, len(differences))

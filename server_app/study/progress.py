@@ -35,7 +35,7 @@ class Progress:
     trials : int or None
         The final number of trials of each method; None during the tuning.
     looks : tuple of Look
-        The looks at the scores, each of which spends a part of the level.
+        The looks at the scores so far.
     """
 
     study: Mapping[str, Any]
@@ -114,7 +114,8 @@ def _read_progress(path: Path) -> Progress | None:
     if not path.exists():
         return None
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return Progress(**{**found, "looks": tuple(Look(**look) for look in found["looks"])})
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        looks = tuple(Look(**look) for look in fields.pop("looks"))
+        return Progress(**fields, looks=looks)
+    except (OSError, LookupError, AttributeError, ValueError, TypeError) as error:
         raise RunError(f"{path} must be what a study wrote there, got {error}") from None

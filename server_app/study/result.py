@@ -167,6 +167,13 @@ class StudyResult:
     decision : Decision or None
         The verdict and the paired differences from the baseline over seeds, in the metric's unit,
         positive if the method is better; None with too few seeds for a verdict.
+    guessing : tuple of float
+        The score of a model that has learned nothing (``server_app.study.guessing``) in each seed;
+        empty if it is not known, as on devices.
+    seed_draws : SeedDraws
+        What a seed draws anew.
+    looks : tuple of Look
+        The looks at the scores so far; empty with too few seeds for a verdict.
     over_clients : tuple of PairedDifference
         Each method's mean difference over clients, of the clients' means over seeds, with an
         interval over clients. It describes the clients of these divisions of the data, not other
@@ -175,7 +182,7 @@ class StudyResult:
         The methods that are statistically indistinguishable from the best one.
     min_effect, confidence : float
         The largest difference that counts as none, in the metric's unit, and the probability with
-        which all intervals hold.
+        which all intervals of the last look hold.
     baseline : str
         The method that the others are compared with.
     methods : tuple of MethodResult
@@ -188,10 +195,6 @@ class StudyResult:
         The command that repeats the study.
     data_summary : mapping
         How the first compared run interpreted its data, as in its manifest; empty without runs.
-    seed_draws : SeedDraws
-        What a seed draws anew.
-    looks : tuple of Look
-        The looks at the scores so far; all their intervals hold together with ``confidence``.
     """
 
     goal: str
@@ -199,6 +202,9 @@ class StudyResult:
     metric: str
     metric_key: str
     decision: Decision | None
+    guessing: tuple[float, ...]
+    seed_draws: SeedDraws
+    looks: tuple[Look, ...]
     over_clients: tuple[PairedDifference, ...]
     not_distinguished: tuple[str, ...]
     min_effect: float
@@ -209,9 +215,7 @@ class StudyResult:
     spent: BudgetUse
     tuning_seeds: tuple[int, ...]
     command: str
-    seed_draws: SeedDraws
     data_summary: Mapping[str, Any] = field(default_factory=dict)
-    looks: tuple[Look, ...] = ()
 
     @property
     def metric_info(self) -> Metric:
@@ -247,7 +251,7 @@ class StudyResult:
 
     @property
     def verdict(self) -> str:
-        """The best method, ``no difference`` or ``undecided``."""
+        """The best method, ``no difference``, ``undecided`` or ``no usable model``."""
         return UNDECIDED if self.decision is None else self.decision.verdict
 
     def write(self, directory: Path) -> Path:

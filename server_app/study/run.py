@@ -24,7 +24,7 @@ from server_app.study.candidates import (
     get_tuning_seeds,
 )
 from server_app.study.jobs import BudgetExhaustedError, StudyJobs
-from server_app.study.looks import add_look
+from server_app.study.looks import Look, add_look
 from server_app.study.page import write_page
 from server_app.study.paired_statistics import MIN_SEEDS
 from server_app.study.pairing import collect_seed_runs, describe_excluded_clients, exclude_candidate
@@ -76,16 +76,16 @@ def run_study(
     common_overrides = collect_common_overrides(overrides)
     comparison = build_comparison(common_overrides, study)
     budget = Budget.from_text(str(study.budget), comparison.settings.rounds)
-    planned_budget = study.resolve_planned_budget(comparison.settings.rounds)
     rounds = sum(candidate.settings.rounds for candidate in comparison.candidates)
     data = _load_data(comparison)
+    budget_max = _parse_max_budget(study, budget, comparison.settings.rounds)
     _check_budget(budget, rounds, comparison, study.trials or 0)
     runner = JobRunner(config, launcher, setting="output")
     identity = {
         "settings": list(common_overrides),
         "methods": [candidate.method.name for candidate in comparison.candidates],
         "metric_key": comparison.score,
-        # Chosen after a look, they would choose the verdict.
+        # Chosen after a look, it would choose the verdict.
         "confidence": study.confidence,
     }
     with runner.lock_folder():
@@ -101,9 +101,7 @@ def run_study(
             raise SweepUnfinished(EXIT_INTERRUPTED, runner.directory) from None
         finally:
             progress.save()
-        if len(seeds) >= MIN_SEEDS:
-            planned = _count_planned_seeds(jobs, planned_budget, len(seeds), study)
-            progress.save(looks=add_look(progress.looks, len(seeds), planned))
+        looks = _add_look(jobs, study, budget_max, len(seeds))
         result = build_study_result(
             comparison,
             jobs,
@@ -112,16 +110,47 @@ def run_study(
             seeds=seeds,
             skipped_seeds=skipped,
             data=data,
+            looks=looks,
         )
         _write_result(result, runner, comparison.settings)
 
 
-def _count_planned_seeds(jobs: StudyJobs, planned: Budget, seeds: int, study: StudySettings) -> int:
-    """Return the number of seeds that the planned budget allows, at least those so far."""
-    cost = jobs.cost_per_seed
-    more = math.floor((planned.amount - jobs.spent) / cost) if cost > 0 else 0
-    found = seeds + max(0, more) if planned.amount > jobs.budget.amount else seeds
-    return found if study.seeds is None else max(seeds, min(found, study.seeds))
+def _parse_max_budget(study: StudySettings, budget: Budget, rounds: int) -> Budget:
+    """Return ``budget_max``, by default the budget.
+
+    Raises
+    ------
+    SettingsError
+        If it is smaller than the budget, or in time where the budget is in runs.
+    """
+    if study.budget_max is None:
+        return budget
+    found = Budget.from_text(str(study.budget_max), rounds)
+    if found.unit != budget.unit or found.amount < budget.amount:
+        kind = "s, min or h" if budget.unit == "seconds" else "runs or rounds"
+        raise SettingsError(
+            f"budget_max must be a number with {kind} and no less than budget={budget.text}, got "
+            f"{study.budget_max}"
+        )
+    return found
+
+
+def _add_look(
+    jobs: StudyJobs, study: StudySettings, budget_max: Budget, seeds: int
+) -> tuple[Look, ...]:
+    """Note a look at the scores of these seeds; return all looks, none with too few seeds.
+
+    The look is noted before anybody sees its result, so that a second command cannot repeat it.
+    """
+    if seeds < MIN_SEEDS:
+        return ()
+    more = (budget_max.amount - jobs.spent) / jobs.cost_per_seed if jobs.cost_per_seed else 0.0
+    planned = seeds + max(0, int(more))
+    if study.seeds is not None:
+        planned = max(seeds, min(planned, study.seeds))
+    looks = add_look(jobs.progress.looks, seeds, planned)
+    jobs.progress.save(looks=looks)
+    return looks
 
 
 def _load_data(comparison: MethodComparison) -> tuple[FederatedData, FederatedData] | None:

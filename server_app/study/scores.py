@@ -39,11 +39,12 @@ def read_curve(directory: Path, split: str, score: str) -> ScoreCurve:
 
 
 def _build_curve(records: Sequence[Mapping[str, Any]], key: str) -> ScoreCurve:
-    found = ((int(record["round"]), _get_number(record, key)) for record in records)
+    found = ((int(record["round"]), get_number(record, key)) for record in records)
     return tuple((number, value) for number, value in found if value is not None)
 
 
-def _get_number(record: Mapping[str, Any], key: str) -> float | None:
+def get_number(record: Mapping[str, Any], key: str) -> float | None:
+    """Return a number of a round's record by its dotted key, or None."""
     value: Any = record
     for name in key.split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -93,9 +94,9 @@ def read_seed_run(
         raise RunError(explain_missing_score(directory, "test", score, metric))
     last, group = records[-1], score.partition(".")[0]
     measures = {
-        **{group: _get_number(last, f"test.{group}.{metric}") for group in SCORE_GROUPS},
-        **{name: _get_number(last, f"test.all.{name}") for name in DISPERSION_NAMES},
-        **{name: _get_number(last, f"test.{group}.{name}") for name in (*COVERAGE_NAMES, R2)},
+        **{group: get_number(last, f"test.{group}.{metric}") for group in SCORE_GROUPS},
+        **{name: get_number(last, f"test.all.{name}") for name in DISPERSION_NAMES},
+        **{name: get_number(last, f"test.{group}.{name}") for name in (*COVERAGE_NAMES, R2)},
     }
     return SeedRun(
         seed=run.seed,

@@ -25,8 +25,8 @@ STUDY_GOALS = (Goal.PRIORITY, Goal.PARTICIPATION, Goal.FAIRNESS, Goal.AVERAGE)
 SECONDS_PER_UNIT = {"s": 1.0, "min": 60.0, "h": 3600.0}
 ABSOLUTE_MARGIN = 0.01
 RELATIVE_MARGIN = 0.01
-"""Default differences that count as none: absolute for fractions and R2, whose 0 is no origin, and
-relative to the baseline's score for the others."""
+"""Default differences that count as none: absolute for metrics that are at most 1, and for others
+relative to the baseline's score."""
 
 GOAL_SCORES = {
     Goal.PRIORITY: "priority.{metric}",
@@ -133,11 +133,13 @@ class StudySettings:
         The maximum number of seeds; None for as many as the budget allows.
     min_effect : float, optional
         The largest difference that counts as none, in the metric's unit (fractions from 0 to 1);
-        None for 0.01 of a fraction or of R2, and for a hundredth of the baseline's score otherwise.
+        None for one point of a fraction and 0.01 of R2, and for a hundredth of the baseline's score
+        otherwise.
     confidence : float
-        The probability with which all intervals hold.
+        The probability with which all intervals of all looks hold.
     budget_max : str, optional
-        The budget up to which the study is planned, in the unit of ``budget``; None for ``budget``.
+        The budget up to which the same command may continue the study, in the same kind of unit;
+        None for ``budget``. It plans the looks at the scores, see ``server_app.study.looks``.
 
     Raises
     ------
@@ -175,25 +177,6 @@ class StudySettings:
         changed = {i.name: values[i.name] for i in fields(self) if values[i.name] != i.default}
         return (f"budget={changed.pop('budget')}", *to_overrides(changed))
 
-    def resolve_planned_budget(self, rounds: int) -> Budget:
-        """Return the budget up to which the study is planned.
-
-        Raises
-        ------
-        SettingsError
-            If ``budget_max`` is below ``budget``, or has another unit.
-        """
-        budget = Budget.from_text(str(self.budget), rounds)
-        if self.budget_max is None:
-            return budget
-        planned = Budget.from_text(self.budget_max, rounds)
-        if planned.unit != budget.unit or planned.amount < budget.amount:
-            raise SettingsError(
-                f"budget_max must be at least budget={self.budget}, in time if that is one, got "
-                f"{self.budget_max}"
-            )
-        return planned
-
     @property
     def goal_kind(self) -> Goal:
         """The goal."""
@@ -203,7 +186,8 @@ class StudySettings:
         """Return ``min_effect``, or its default for the baseline's score ``baseline``."""
         if self.min_effect is not None:
             return self.min_effect
-        if metric.is_fraction or not metric.has_origin:
+        # R2 has no origin: it is 0 for a model that only knows the mean, and negative for worse.
+        if metric.high == 1.0:
             return ABSOLUTE_MARGIN
         return RELATIVE_MARGIN * abs(baseline)
 

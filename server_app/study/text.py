@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from fedquorum.records.round_record import UNSEEN_GROUP
 from fedquorum.report.names import method_title
@@ -10,11 +11,11 @@ from fedquorum.rules.description import Goal
 from fedquorum.rules.metrics import get_metric
 from fedquorum.sanitize import sanitize
 
-from client_app.data.seed_draws import SeedDraws
 from server_app.study.paired_statistics import (
     DECIDING_PROBABILITY,
     MIN_SEEDS,
     NO_DIFFERENCE,
+    NO_USABLE_MODEL,
     UNDECIDED,
     Decision,
     PairedDifference,
@@ -84,6 +85,11 @@ class Unit:
             min(MAX_DECIMALS, max(0, digits)),
             spec.higher_is_better,
         )
+
+    @property
+    def percent_or_unit(self) -> str:
+        """The unit of a value, not of a difference."""
+        return "%" if self.unit == "points" else self.unit
 
     @property
     def sign(self) -> float:
@@ -175,37 +181,6 @@ def join_words(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-# --- the seeds --------------------------------------------------------------------------------
-
-
-def describe_seed_draws(draws: SeedDraws) -> str:
-    """Name what a seed draws anew."""
-    if draws.data:
-        return "all data, the first model and the samples"
-    drawn = {
-        "the rows tested": draws.test_rows,
-        "the rows trained on": draws.train_rows,
-        "the division into clients": draws.division,
-        "the first model": True,
-        "the samples": True,
-    }
-    names = join_words([name for name, is_drawn in drawn.items() if is_drawn])
-    source = ", as the settings say (the rows stay on the devices)" if draws.is_assumed else ""
-    return f"{names}{source}"
-
-
-def describe_interval(draws: SeedDraws) -> str:
-    """Name the test behind the intervals, with the variation that they hold."""
-    if draws.correction:
-        return (
-            "the corrected resampled t of Nadeau and Bengio (variance x (1/seeds + "
-            f"{draws.correction:.4g}), the rows tested over the rows trained on)"
-        )
-    if draws.data:
-        return "Student's t over seeds, each with data of its own"
-    return "Student's t over seeds, on these test rows"
-
-
 # --- the verdict ------------------------------------------------------------------------------
 
 
@@ -223,6 +198,8 @@ def _describe_verdict(result: StudyResult) -> str:
     decision = result.decision
     if decision is None:
         return _describe_too_few_seeds(result)
+    if decision.verdict == NO_USABLE_MODEL:
+        return _describe_no_usable_model(result, decision)
     if result.baseline == decision.verdict:
         return _describe_no_improvement(result, decision)
     if decision.verdict == NO_DIFFERENCE:
@@ -234,9 +211,28 @@ def _describe_verdict(result: StudyResult) -> str:
             f"for {describe_score_clients(result)} ({format_percent(result.confidence)} intervals, "
             f"{decision.seeds} seeds)."
         )
-    if decision.verdict == UNDECIDED:
-        return _describe_undecided(result, decision)
-    return _describe_winner(result, decision)
+    is_open = decision.verdict == UNDECIDED
+    return (_describe_undecided if is_open else _describe_winner)(result, decision)
+
+
+def _describe_no_usable_model(result: StudyResult, decision: Decision) -> str:
+    """Say that no method is surely better than guessing, with both scores and what would help."""
+    unit = get_unit(result)
+    means = {
+        method.name: fmean(unit.sign * run.score for run in method.runs)
+        for method in get_compared_methods(result)
+    }
+    best = max(means, key=means.__getitem__)
+    in_unit = f" {unit.percent_or_unit}".rstrip()
+    guess, score = fmean(result.guessing), unit.sign * means[best]
+    return (
+        f"No model is usable here: for {describe_score_clients(result)}, no method is surely "
+        f"better than guessing ({format_percent(result.confidence)} intervals, "
+        f"{decision.seeds} seeds). Guessing has {unit.metric} "
+        f"{unit.format_number(guess)}{in_unit}, and the best method, {format_method_name(best)}, "
+        f"{unit.format_number(score)}{in_unit}. "
+        "More rows for each client, more rounds or another model would help."
+    )
 
 
 def _describe_winner(result: StudyResult, decision: Decision) -> str:
@@ -287,16 +283,17 @@ def _describe_no_improvement(result: StudyResult, decision: Decision) -> str:
 
 
 def _describe_seeds_needed(result: StudyResult, decision: Decision) -> str:
-    needed, budget_use = decision.seeds_to_decide, result.spent
+    budget_use = result.spent
+    needed, chance = decision.seeds_to_decide, format_percent(DECIDING_PROBABILITY)
     if needed is None:
-        more_rows = ", only more rows of these clients" if result.seed_draws.correction else ""
-        return f"No number of seeds would decide it{more_rows}."
+        more = ": more rows of these clients would" if result.seed_draws.correction else ""
+        return f"No number of seeds would decide it with a probability of {chance}{more}."
     budget = (
         "" if budget_use.to_decide is None else f", a budget of {_format_budget_needed(budget_use)}"
     )
     return (
         f"About {needed:,} seeds instead of {decision.seeds} would decide it with a probability of "
-        f"{format_percent(DECIDING_PROBABILITY)}{budget}."
+        f"{chance}{budget}."
     )
 
 

@@ -287,9 +287,13 @@ class RoundLogger:
         self._logged: set[str] = set()
 
     def log_round(
-        self, report: RoundReport, results: ReplyResults[TrainResult], names: ClientNames
+        self,
+        report: RoundReport,
+        results: ReplyResults[TrainResult],
+        names: ClientNames,
+        warned: Collection[int] = (),
     ) -> None:
-        """Log how many updates count, and why others do not.
+        """Log how many updates count, and why others do not; ``warned`` are clients named before.
 
         Raises
         ------
@@ -313,7 +317,7 @@ class RoundLogger:
             self._warn_about_rejected(rejected)
         for decision in unused:
             if decision not in rejected:
-                self._log_unused(decision, names)
+                self._log_unused(decision, names, warned)
         usable = any(decision.num_examples is not None for decision in report.decisions)
         if report.server_round == 1 and not usable:
             self._stop_if_malformed(rejected, results)
@@ -336,12 +340,14 @@ class RoundLogger:
             self._warned.add(kind)
             log(WARNING, "Client %s: unusable evaluation: %s", client, problem)
 
-    def _log_unused(self, decision: ClientDecision, names: ClientNames) -> None:
-        """Log why a client's update does not count; a new failure as a warning."""
+    def _log_unused(
+        self, decision: ClientDecision, names: ClientNames, warned: Collection[int]
+    ) -> None:
+        """Log why a client's update does not count; a new failure as a warning, once."""
         level = INFO
         if decision.status == "failed" and normalize_reason(decision.reason) not in self._warned:
             self._warned.add(normalize_reason(decision.reason))
-            level = WARNING
+            level = INFO if decision.client in warned else WARNING
         name = names.format(decision.client)
         log(level, "\t> Client %s %s: %s", name, decision.status, decision.reason)
 
@@ -694,14 +700,20 @@ class NodeSession:
                 f"every client that trained in round {report.server_round} replied in "
                 f"{self.communication.other_protocol_hint}"
             )
-        self._warn_about_nodes(report)
+        warned = self._warn_about_nodes(report)
         if not self.communication.is_native:
-            self._logger.log_round(report, results, self.registry.names)
+            self._logger.log_round(report, results, self.registry.names, warned)
         if is_unchanged:
             self._logger.log_unchanged_model(report, self.registry.names)
 
-    def _warn_about_nodes(self, report: RoundReport) -> None:
-        """Name the node of a client that failed or lacks its node, once for each reason."""
+    def _warn_about_nodes(self, report: RoundReport) -> frozenset[int]:
+        """Name the node of a client that failed or lacks its node, once for each reason.
+
+        Returns
+        -------
+        frozenset of int
+            The clients that a warning names.
+        """
         new = []
         for decision in report.decisions:
             host = self.registry.describe_node_of(decision.client)
@@ -724,6 +736,7 @@ class NodeSession:
         if len(new) > MAX_NODES_NAMED:
             more = len(new) - MAX_NODES_NAMED
             log(WARNING, "... and %d further clients; the records have all reasons", more)
+        return frozenset(decision.client for decision, _ in new[:MAX_NODES_NAMED])
 
 
 def _get_rule_name(weighting: Weighting[Any]) -> str:

@@ -41,11 +41,6 @@ class Metric:
         return (self.low, self.high) == (0.0, 1.0)
 
     @property
-    def has_origin(self) -> bool:
-        """Whether 0 has a meaning, so that a fraction of a value has one: not for R2."""
-        return self.low == 0.0
-
-    @property
     def scale(self) -> float:
         """The factor from a value to the unit of ``title``."""
         return 100.0 if self.is_fraction else 1.0

@@ -641,7 +641,7 @@ def test_a_wait_for_nodes_that_were_there_says_how_to_go_on(
 
 @pytest.mark.parametrize("deployed", [True, False])
 def test_a_broken_node_is_named_once(deployed: bool, flower_log: pytest.LogCaptureFixture) -> None:
-    """In a deployment; the nodes of a simulation have no names."""
+    """In a deployment, with its node; the nodes of a simulation have no names."""
     nodes = make_device_grid(3)
     nodes.failing = {t: {2: "RuntimeError: no GPU"} for t in (1, 2)}
     strategy, grid = FedAU(), make_deployment_grid(nodes) if deployed else nodes
@@ -650,6 +650,8 @@ def test_a_broken_node_is_named_once(deployed: bool, flower_log: pytest.LogCaptu
     host = f"node 2 with key {nodes.get_fingerprint(2)}"
     named = flower_log.text.count(f"Client 1 on {host} failed: RuntimeError: no GPU")
     assert named == int(deployed)
+    warnings = [one for one in flower_log.records if one.levelname == "WARNING"]
+    assert sum("no GPU" in one.getMessage() for one in warnings) == 1
 
 
 def make_query_app(offset: int) -> ClientApp:

@@ -1,9 +1,14 @@
-"""Tests of planned looks: the levels by hand, and that they never exceed the whole level."""
+"""Tests of planned looks: what each may spend, and that all together keep the level."""
+
+import math
 
 import pytest
-from scipy import stats
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import norm
 
 from server_app.study.looks import (
+    RESERVE,
     Look,
     add_look,
     compute_look_confidence,
@@ -11,55 +16,72 @@ from server_app.study.looks import (
 )
 
 
-def list_levels(seeds: tuple[int, ...], planned: int, ratio: float = 0.0) -> list[float]:
-    """Return the level of each look of a study with 95 %."""
+def compute_levels(looks: tuple[Look, ...], confidence: float, ratio: float) -> list[float]:
+    """Return the level of each look in turn."""
+    return [
+        1 - compute_look_confidence(looks[: number + 1], confidence, ratio)
+        for number in range(len(looks))
+    ]
+
+
+def test_a_study_with_one_look_keeps_a_fifth() -> None:
+    """The plan's only look has 96 % intervals for 95 %."""
+    assert compute_look_confidence([Look(10, 10)], 0.95) == pytest.approx(0.96)
+
+
+def test_an_early_look_spends_what_lan_and_demets_say() -> None:
+    """At half of the planned information, by their formula for each side; the end gets the rest."""
+    alpha = (1 - RESERVE) * 0.05
+    spent = 2 * (2 - 2 * norm.cdf(norm.isf(alpha / 4) / math.sqrt(0.5)))
+    looks = (Look(10, 20), Look(20, 20))
+    first, last = compute_levels(looks, 0.95, 0.0)
+    assert first == pytest.approx(spent)
+    assert last == pytest.approx(alpha - spent)
+
+
+def test_information_counts_shared_rows() -> None:
+    """With r = 0.3125, 10 of 20 seeds have 88 % of the information, not half."""
+    (half,) = compute_levels((Look(10, 20),), 0.95, 0.0)
+    (most,) = compute_levels((Look(10, 20),), 0.95, 0.3125)
+    fraction = (1 / 20 + 0.3125) / (1 / 10 + 0.3125)
+    alpha = (1 - RESERVE) * 0.05
+    expected = 2 * (2 - 2 * norm.cdf(norm.isf(alpha / 4) / math.sqrt(fraction)))
+    assert half < most == pytest.approx(expected)
+
+
+def test_seeds_beyond_the_plan_halve_the_reserve() -> None:
+    """A tenth of the level, then a twentieth."""
+    looks = (Look(10, 10), Look(15, 10), Look(30, 10))
+    assert compute_levels(looks, 0.95, 0.0) == pytest.approx([0.04, 0.005, 0.0025])
+
+
+@given(
+    st.lists(st.integers(5, 200), min_size=1, max_size=12, unique=True),
+    st.integers(5, 100),
+    st.floats(0, 2),
+)
+def test_all_looks_together_keep_the_level(seeds: list[int], planned: int, ratio: float) -> None:
+    """Whatever the looks and the plan."""
     looks: tuple[Look, ...] = ()
     levels = []
-    for number in seeds:
+    for number in sorted(seeds):
         looks = add_look(looks, number, planned)
         levels.append(1 - compute_look_confidence(looks, 0.95, ratio))
-    return levels
+    assert all(level >= 0 for level in levels)
+    assert sum(levels) <= 0.05 + 1e-12
 
 
-def test_a_single_look_spends_all_but_the_reserve() -> None:
-    """Four fifths of 5 %."""
-    assert list_levels((10,), 10) == [pytest.approx(0.04)]
+def test_the_same_seeds_are_no_new_look() -> None:
+    """To print a result again costs nothing; the first look's plan stays."""
+    looks = add_look((), 10, 20)
+    assert add_look(looks, 10, 99) == looks
+    assert add_look(looks, 12, 99) == (Look(10, 20), Look(12, 20))
+    assert add_look((), 10, 5) == (Look(10, 10),)
 
 
-@pytest.mark.parametrize("ratio", [0.0, 0.3125])
-def test_planned_looks_spend_by_information(ratio: float) -> None:
-    """Lan and DeMets: 4 (1 - Phi(z / sqrt(t))), t from the variances of the mean difference."""
-    fraction = (1 / 20 + ratio) / (1 / 10 + ratio)
-    first = 4 * stats.norm.sf(stats.norm.isf(0.01) / fraction**0.5)
-    assert list_levels((10, 20), 20, ratio) == pytest.approx([first, 0.04 - first])
-    assert first < 0.04 * fraction**0.5
-
-
-def test_looks_beyond_the_plan_halve_the_reserve() -> None:
-    """A fifth of 5 % is for them: a half of it, a quarter, an eighth."""
-    assert list_levels((5, 7, 8, 30), 5) == pytest.approx([0.04, 0.005, 0.0025, 0.00125])
-
-
-@pytest.mark.parametrize("ratio", [0.0, 0.3125])
-@pytest.mark.parametrize("planned", [5, 12, 40])
-def test_all_looks_spend_at_most_the_level(planned: int, ratio: float) -> None:
-    """However often somebody looks, each time with a level above 0."""
-    levels = list_levels(tuple(range(5, 60)), planned, ratio)
-    assert sum(levels) <= 0.05 + 1e-12  # rounding of 55 sums
-    assert min(levels[: planned - 4]) > 0
-
-
-def test_the_same_seeds_again_are_no_look() -> None:
-    """A plan that is changed after the first look does not count."""
-    looks = add_look((), 5, 10)
-    assert add_look(looks, 5, 20) == looks
-    assert add_look(looks, 8, 50) == (Look(5, 10), Look(8, 10))
-
-
-def test_the_next_look_is_at_the_end_of_the_plan_or_beyond_it() -> None:
-    """Its confidence is that of a look there."""
-    assert compute_next_confidence((Look(5, 20),), 0.95) == compute_look_confidence(
-        (Look(5, 20), Look(20, 20)), 0.95
-    )
-    assert compute_next_confidence((Look(20, 20),), 0.95) == pytest.approx(1 - 0.005)
-    assert compute_next_confidence((), 0.95) == pytest.approx(0.96)
+def test_the_next_look() -> None:
+    """It is at the plan's end, or the next beyond it."""
+    inside, beyond = (Look(10, 20),), (Look(20, 20),)
+    at_the_end = compute_look_confidence((*inside, Look(20, 20)), 0.95)
+    assert compute_next_confidence(inside, 0.95) == at_the_end
+    assert compute_next_confidence(beyond, 0.95) == pytest.approx(1 - 0.005)

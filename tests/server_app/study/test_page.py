@@ -11,6 +11,7 @@ from server_app.study.page import render_study_page, write_page
 from server_app.study.result import StudyResult, Trial
 from tests.builders_study import (
     BASE,
+    DIVIDED_ANEW,
     add_to_baseline,
     make_curve,
     make_method_result,
@@ -63,7 +64,12 @@ def test_the_page_says_how_it_was_done(hostile: StudyResult, snapshot: Snapshot)
         for name in scores
     ]
     result = make_study_answer(
-        scores, methods=methods, left_out={"maxfl": "it needs more"}, caveats=("Few seeds.",)
+        scores,
+        methods=methods,
+        left_out={"maxfl": "it needs more"},
+        caveats=("Few seeds.",),
+        guessing=[0.2] * len(BASE),
+        draws=DIVIDED_ANEW,
     )
     snapshot("study/page.txt", read_page_text(render_study_page(result, engine="in process")))
     assert "<dt>Engine</dt>" not in render_study_page(hostile)

@@ -194,12 +194,17 @@ def test_no_method_takes_a_verdict_from_another() -> None:
     assert decision.verdict == "no difference"
 
 
-def test_methods_that_are_better_than_guessing() -> None:
-    """Each interval against guessing must lie above 0; the baseline counts like the others."""
-    scores = {"fedavg": BASE, "fedau": raise_scores(9, 9, 9, 9, 9.1)}
-    guesses = raise_scores(1, -1, 1, -1, 0)
-    assert find_usable_methods(scores, guesses, 0.95) == ("fedau",)
-    assert find_usable_methods(scores, raise_scores(20, 20, 21, 20, 20), 0.95) == ()
+def test_no_model_is_usable_if_guessing_is_as_good() -> None:
+    """Even if one method is far better than another: all of them are useless."""
+    better = raise_scores(5, 5.1, 5, 4.9, 5)
+    scores = {"fedavg": BASE, "fedau": better}
+    assert decide_best_method(scores, "fedavg", 0.1, guessing=BASE).verdict == "fedau"
+    assert decide_best_method(scores, "fedavg", 0.1, guessing=better).verdict == "no usable model"
+    assert find_usable_methods(scores, BASE, 0.95) == ("fedau",)
+    # The baseline alone may be usable: then nothing is better than a usable model.
+    worse = {"fedavg": BASE, "fedau": raise_scores(-5, -5.1, -5, -4.9, -5)}
+    guess = raise_scores(-9, -9.1, -9, -9.2, -9)
+    assert decide_best_method(worse, "fedavg", 0.1, guessing=guess).verdict == "fedavg"
 
 
 def test_false_claims_are_rare() -> None:
@@ -233,8 +238,10 @@ def test_scores_that_cannot_be_compared(scores: dict[str, list[float]], message:
 
 
 def test_settings_of_a_decision() -> None:
-    """Margin and confidence have their ranges."""
+    """Margin, confidence and correction have their ranges."""
     scores = {"a": BASE, "b": BASE}
+    with pytest.raises(ParameterError, match="test_to_train must be a number >= 0, got -1"):
+        decide_best_method(scores, "a", 0.1, test_to_train=-1.0)
     with pytest.raises(ParameterError, match="min_effect must be a number >= 0, got -1"):
         decide_best_method(scores, "a", -1.0)
     with pytest.raises(ParameterError, match="confidence must be a number > 0 and < 1, got 1"):

@@ -86,18 +86,6 @@ def test_margins() -> None:
     )
 
 
-def test_the_planned_budget_is_at_least_the_budget() -> None:
-    """By default it is the budget; a number of runs and a time are not comparable."""
-    study = StudySettings("average", "200runs")
-    assert study.resolve_planned_budget(10).amount == 2000
-    study = StudySettings("average", "200runs", budget_max="5000rounds")
-    assert study.resolve_planned_budget(10).amount == 5000
-    for given in ("100runs", "2h"):
-        study = StudySettings("average", "200runs", budget_max=given)
-        with pytest.raises(SettingsError, match=f"at least budget=200runs, .* got {given}"):
-            study.resolve_planned_budget(10)
-
-
 def test_settings_become_overrides() -> None:
     """Defaults are left out."""
     study = StudySettings(

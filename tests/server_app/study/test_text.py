@@ -12,7 +12,7 @@ from server_app.study.text import (
     join_words,
     to_possessive,
 )
-from tests.builders_study import BASE, SAME_ROWS_ANEW, add_to_baseline, make_study_answer
+from tests.builders_study import BASE, DIVIDED_ANEW, add_to_baseline, make_study_answer
 from tests.snapshot import Snapshot, join_sections
 
 LOWER = {"fedavg": BASE, "fedau": [score - 0.02 for score in BASE]}
@@ -40,7 +40,7 @@ VERDICTS = {
         {"fedavg": BASE, "term": BASE, "qfedavg": add_to_baseline(-4, 3, -3, 2, -4)}
     ),
     "undecided for ever": make_study_answer(
-        {"fedavg": BASE, "mifa": add_to_baseline(2, 0, 2, 0, 2)}, draws=SAME_ROWS_ANEW
+        {"fedavg": BASE, "mifa": add_to_baseline(2, 0, 2, 0, 2)}, draws=DIVIDED_ANEW
     ),
     "too few seeds": make_study_answer({"fedavg": BASE[:3], "mifa": BASE[:3]}, to_decide=9000.0),
     "one seed": make_study_answer({"fedavg": BASE[:1], "mifa": BASE[:1]}),
