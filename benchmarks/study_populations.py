@@ -201,18 +201,19 @@ def format_rows(scenario: Scenario, seeds: int, populations: int) -> Iterator[st
     for kind, count in count_named(scenario, seeds, populations).items():
         ends = stats.binomtest(count, populations).proportion_ci(method="exact")
         named = f"{count / populations:.1%} ({ends.low:.1%} to {ends.high:.1%})"
-        yield f"| {scenario.name} | {kind} | {looks} | {count} | {named} |"
+        yield f"| {scenario.name} | {kind} | {looks} | {populations} | {count} | {named} |"
 
 
 def main() -> None:
     """Print the table of all scenarios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--populations", type=int, default=3000, help="populations a scenario")
+    parser.add_argument("--only", default="", help="scenarios with this text in their names")
     parser.add_argument("--seeds", type=int, nargs="+", default=[5, 10, 20])
     arguments = parser.parse_args()
-    print("| scenario | score | seeds | named | percentage (95 % interval) |")
-    print("| --- | --- | --- | --- | --- |")
-    for scenario in SCENARIOS:
+    print("| scenario | score | seeds | populations | named | percentage (95 % interval) |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for scenario in (one for one in SCENARIOS if arguments.only in one.name):
         for seeds in arguments.seeds[:1] if scenario.looks else arguments.seeds:
             for line in format_rows(scenario, seeds, arguments.populations):
                 print(line, flush=True)

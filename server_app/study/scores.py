@@ -196,3 +196,35 @@ def average_by_client(runs: Sequence[SeedRun]) -> dict[int, float]:
         for client, value in run.clients.items():
             found.setdefault(client, []).append(value)
     return {client: math.fsum(values) / len(values) for client, values in found.items()}
+
+
+def compute_changed_fractions(
+    runs: Sequence[SeedRun], baseline_runs: Sequence[SeedRun], sign: float, margin: float
+) -> tuple[float, float]:
+    """Return the fractions of clients worse and better off, within a seed, mean over seeds.
+
+    Where each seed divides the data anew, an id is another client in every seed: the mean over
+    seeds of an id's metric would say nothing of any client.
+
+    Parameters
+    ----------
+    runs, baseline_runs : sequence of SeedRun
+        The runs of a method and of the baseline, with the same seeds.
+    sign : float
+        -1 if a lower metric is better.
+    margin : float
+        The largest change that counts as none, in the metric's unit.
+
+    Returns
+    -------
+    worse, better : float
+        NaN if no client has the metric.
+    """
+    found = []
+    for run, baseline in zip(runs, baseline_runs, strict=False):
+        shared = run.clients.keys() & baseline.clients.keys()
+        gains = np.array([sign * (run.clients[k] - baseline.clients[k]) for k in shared])
+        if len(gains):
+            found.append(((gains < -margin).mean(), (gains > margin).mean()))
+    worse, better = np.mean(found, axis=0) if found else (math.nan, math.nan)
+    return float(worse), float(better)
