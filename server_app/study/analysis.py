@@ -24,6 +24,7 @@ from server_app.study.caveats import (
     find_data_caveats,
     find_group_caveats,
     find_run_caveats,
+    find_seed_caveats,
     find_tuning_caveats,
     read_last_evaluations,
 )
@@ -41,7 +42,11 @@ from server_app.study.paired_statistics import (
 )
 from server_app.study.result import BudgetUse, MethodResult, RivalComparison, StudyResult
 from server_app.study.rivals import Decide, can_have_rivals, compare_rivals, describe_epochs
-from server_app.study.scores import average_by_client, find_round_reaching
+from server_app.study.scores import (
+    average_by_client,
+    compute_changed_fractions,
+    find_round_reaching,
+)
 from server_app.study.settings import StudySettings
 
 DEFAULT_TEST_FRACTION = 0.2
@@ -55,6 +60,7 @@ def build_study_result(
     *,
     overrides: Sequence[str],
     seeds: Sequence[int],
+    skipped_seeds: Mapping[int, str],
     data: tuple[FederatedData, FederatedData] | None,
     looks: Sequence[Look],
 ) -> StudyResult:
@@ -71,6 +77,8 @@ def build_study_result(
         The settings that all runs share.
     seeds : sequence of int
         The seeds that all methods completed.
+    skipped_seeds : mapping of int to str
+        The seeds in which the baseline has no score, with the reason.
     data : tuple of FederatedData, optional
         The data of the tuning's and of the comparison's first seed; None on devices.
     looks : sequence of Look
@@ -135,13 +143,16 @@ def build_study_result(
         confidence=confidence,
         baseline=baseline,
         methods=(
-            *(_build_method_result(comparison, candidate) for candidate in comparison.candidates),
+            *(
+                _build_method_result(comparison, candidate, min_effect)
+                for candidate in comparison.candidates
+            ),
             *(
                 MethodResult(method.name, method.summary, method.overrides, left_out=reason)
                 for method, reason in comparison.rejected.items()
             ),
         ),
-        caveats=caveats,
+        caveats=(*caveats, *find_seed_caveats(skipped_seeds, baseline)),
         spent=_build_budget_use(jobs, decision, len(seeds)),
         tuning_seeds=get_tuning_seeds(comparison),
         command=_format_command(overrides, study, jobs),
@@ -179,9 +190,17 @@ def _get_data_name(comparison: MethodComparison) -> str:
     return Path(str(getattr(data, "path", ""))).name or data.name
 
 
-def _build_method_result(comparison: MethodComparison, candidate: Candidate) -> MethodResult:
+def _build_method_result(
+    comparison: MethodComparison, candidate: Candidate, min_effect: float
+) -> MethodResult:
     baseline = comparison.baseline
+    worse_off = better_off = math.nan
     has_baseline = candidate is not baseline and not candidate.exclusion_reason
+    if has_baseline:
+        sign = 1.0 if comparison.metric_info.higher_is_better else -1.0
+        worse_off, better_off = compute_changed_fractions(
+            candidate.runs, baseline.runs, sign, min_effect
+        )
     return MethodResult(
         name=candidate.method.name,
         summary=candidate.method.summary,
@@ -191,7 +210,8 @@ def _build_method_result(comparison: MethodComparison, candidate: Candidate) -> 
         runs=tuple(candidate.runs),
         left_out=candidate.exclusion_reason,
         rounds_to_baseline=_average_rounds_to_baseline(comparison, candidate),
-        worse_off=_compute_worse_off(comparison, candidate) if has_baseline else math.nan,
+        worse_off=worse_off,
+        better_off=better_off,
     )
 
 
@@ -212,11 +232,6 @@ def _compute_gains(comparison: MethodComparison, candidate: Candidate) -> Mappin
     sign = 1.0 if comparison.metric_info.higher_is_better else -1.0
     one, baseline = average_by_client(candidate.runs), average_by_client(comparison.baseline.runs)
     return {client: sign * (one[client] - baseline[client]) for client in one if client in baseline}
-
-
-def _compute_worse_off(comparison: MethodComparison, candidate: Candidate) -> float:
-    gains = _compute_gains(comparison, candidate)
-    return sum(gain < 0 for gain in gains.values()) / len(gains) if gains else math.nan
 
 
 def _compare_over_clients(
@@ -249,7 +264,8 @@ def _collect_caveats(
 ) -> tuple[str, ...]:
     """Collect the caveats of the result, those that may overturn it first."""
     results = [
-        _build_method_result(comparison, candidate) for candidate in comparison.active_candidates
+        _build_method_result(comparison, candidate, min_effect)
+        for candidate in comparison.active_candidates
     ]
     spaces = [candidate.tuning.space for candidate in comparison.active_candidates]
     ranges = {

@@ -353,6 +353,24 @@ def find_comparison_caveats(
     return tuple(sentence for sentence in found if sentence)
 
 
+def find_seed_caveats(skipped: Mapping[int, str], baseline: str) -> tuple[str, ...]:
+    """Find the caveat that seeds do not count, because the baseline has no score in them.
+
+    Parameters
+    ----------
+    skipped : mapping of int to str
+        The reason of each such seed.
+    baseline : str
+        The baseline's name.
+    """
+    if not skipped:
+        return ()
+    seed, reason = next(iter(skipped.items()))
+    others = f", and {len(skipped) - 1} more" if len(skipped) > 1 else ""
+    name = format_method_name(baseline)
+    return (f"Seed {seed}{others} does not count, as {name} has no score there: {reason}.",)
+
+
 def _describe_few_seeds(methods: Sequence[MethodResult]) -> str:
     seeds = min((len(method.runs) for method in methods), default=0)
     if not 0 < seeds < MIN_RELIABLE_SEEDS:

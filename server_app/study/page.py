@@ -160,7 +160,11 @@ def _format_table_note(result: StudyResult) -> str:
         level, baseline = format_percent(result.confidence), format_method_name(result.baseline)
         sentences += [
             f"The intervals hold simultaneously for all methods with a probability of {level}.",
-            f"Worse off: clients with a worse metric, mean over seeds, than with {baseline}.",
+            (
+                f"Worse and better off: clients whose metric differs from that with {baseline} by "
+                f"more than {get_unit(result).format_amount(result.min_effect)} within a seed, "
+                "mean over seeds."
+            ),
         ]
     if result.rivals is not None and result.rivals.methods:
         sentences.append(

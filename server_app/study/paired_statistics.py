@@ -34,12 +34,15 @@ from dataclasses import dataclass
 import numpy as np
 from fedquorum.errors import ParameterError
 from fedquorum.rules.types import FloatArray
-from scipy.special import ndtr, stdtrit
+from scipy.special import stdtr, stdtrit
 
 NO_DIFFERENCE = "no difference"
 UNDECIDED = "undecided"
 NO_USABLE_MODEL = "no usable model"
 """No method is surely better than guessing, so that differences between methods mean nothing."""
+
+BETTER, NOT_BETTER = "better", "not better"
+"""What an interval may show of one method, beside ``NO_DIFFERENCE`` and ``UNDECIDED``."""
 
 MIN_SEEDS = 5
 MAX_SEEDS = 10_000
@@ -73,6 +76,17 @@ class PairedDifference:
     high: float
     ahead: int
 
+    def classify(self, min_effect: float) -> str:
+        """Return what the interval shows, for this method alone.
+
+        ``better`` if it lies above 0 and reaches above the margin ``min_effect``; ``no difference``
+        if it lies within the margin; ``not better`` if it does not reach above the margin, but
+        below it; otherwise ``undecided``.
+        """
+        if self.high <= min_effect:
+            return NO_DIFFERENCE if self.low >= -min_effect else NOT_BETTER
+        return BETTER if self.low > 0 else UNDECIDED
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -93,8 +107,8 @@ class Decision:
         All methods but the baseline, the largest difference first.
     seeds_to_decide : int or None
         With ``undecided``, the fewest seeds, those so far included, that decide with probability
-        ``DECIDING_PROBABILITY`` or more; None if ``MAX_SEEDS`` would not. None with any other
-        verdict.
+        ``DECIDING_PROBABILITY`` or more, see ``find_seeds_to_decide``; None if ``MAX_SEEDS`` do
+        not. None with any other verdict.
     """
 
     verdict: str
@@ -120,11 +134,12 @@ def decide_best_method(
     If the scores of guessing are known and no method is surely better, the verdict is
     ``no usable model``.
 
-    Otherwise a method is better than the baseline if its interval lies above 0 and reaches above
-    ``min_effect``: a gain that is surely smaller than the margin is none. The verdict is the better
-    method with the largest mean difference. Without one, it is ``no difference`` if no interval
-    extends above ``min_effect``, or the baseline if the best method may be worse by more than that.
-    In all other cases it is ``undecided``.
+    Otherwise a method is better if its interval lies above 0 and reaches above ``min_effect``: a
+    gain that is surely smaller than the margin is none. The verdict is the better method with the
+    largest mean difference. Without one, it is ``undecided`` if an interval reaches above
+    ``min_effect``, ``no difference`` if one lies within the margin, or the baseline if all methods
+    may be worse by more than that. What holds for one method, ``PairedDifference.classify``,
+    depends on the others by Bonferroni's correction alone.
 
     Parameters
     ----------
@@ -151,32 +166,66 @@ def decide_best_method(
         If there is nothing to compare, a score is not finite, or the seeds are too few or not
         paired.
     """
-    table = _validate_scores(scores, baseline, min_effect, confidence)
-    if not (test_to_train >= 0 and math.isfinite(test_to_train)):
-        raise ParameterError("test_to_train", "a number >= 0", test_to_train)
-    others = [method for method in scores if method != baseline]
-    tail = compute_tail_probability(confidence, len(others))
-    comparisons = sorted(
-        (
-            compute_paired_difference(method, table[method] - table[baseline], tail, test_to_train)
-            for method in others
-        ),
-        key=lambda one: -one.difference,
+    _validate_margin(min_effect)
+    differences = compare_with_baseline(
+        scores, baseline, confidence=confidence, test_to_train=test_to_train
     )
-    seeds = len(table[baseline])
-    verdict = _select_verdict(comparisons, baseline, min_effect)
-    if len(guessing) and not find_usable_methods(table, guessing, confidence, test_to_train):
+    seeds = len(scores[baseline])
+    verdict = _select_verdict(differences, baseline, min_effect)
+    if len(guessing) and not find_usable_methods(scores, guessing, confidence, test_to_train):
         verdict = NO_USABLE_MODEL
     needed = None
     if verdict == UNDECIDED:
-        next_tail = compute_tail_probability(next_confidence or confidence, len(others))
-        advice = SeedAdvice(tuple(comparisons), seeds, min_effect, next_tail, test_to_train)
-        needed = advice.find_seeds_to_decide()
-    return Decision(verdict, comparisons[0], baseline, seeds, tuple(comparisons), needed)
+        tail = compute_tail_probability(next_confidence or confidence, len(differences))
+        needed = find_seeds_to_decide(
+            differences, seeds, min_effect, tail=tail, test_to_train=test_to_train
+        )
+    return Decision(verdict, differences[0], baseline, seeds, differences, needed)
+
+
+def compare_with_baseline(
+    scores: Mapping[str, Sequence[float]],
+    baseline: str,
+    *,
+    confidence: float,
+    test_to_train: float = 0.0,
+) -> tuple[PairedDifference, ...]:
+    """Compare a family of methods with one method; all intervals hold with ``confidence``.
+
+    Parameters
+    ----------
+    scores, baseline, confidence, test_to_train
+        As in ``decide_best_method``.
+
+    Returns
+    -------
+    tuple of PairedDifference
+        All methods but the baseline, the largest difference first.
+
+    Raises
+    ------
+    ParameterError
+        As ``decide_best_method``.
+    """
+    table = _validate_scores(scores, baseline, confidence)
+    if not (test_to_train >= 0 and math.isfinite(test_to_train)):
+        raise ParameterError("test_to_train", "a number >= 0", test_to_train)
+    tail = compute_tail_probability(confidence, len(table) - 1)
+    differences = (
+        compute_paired_difference(method, values - table[baseline], tail, test_to_train)
+        for method, values in table.items()
+        if method != baseline
+    )
+    return tuple(sorted(differences, key=lambda one: -one.difference))
+
+
+def _validate_margin(min_effect: float) -> None:
+    if not (min_effect >= 0 and math.isfinite(min_effect)):
+        raise ParameterError("min_effect", "a number >= 0", min_effect)
 
 
 def _validate_scores(
-    scores: Mapping[str, Sequence[float]], baseline: str, min_effect: float, confidence: float
+    scores: Mapping[str, Sequence[float]], baseline: str, confidence: float
 ) -> dict[str, FloatArray]:
     table = {method: np.asarray(values, dtype=np.float64) for method, values in scores.items()}
     if baseline not in table or len(table) == 1:
@@ -189,8 +238,6 @@ def _validate_scores(
     for method, values in table.items():
         if not np.isfinite(values).all():
             raise ParameterError(f"scores[{method}]", "finite numbers", values.tolist())
-    if not (min_effect >= 0 and math.isfinite(min_effect)):
-        raise ParameterError("min_effect", "a number >= 0", min_effect)
     if not 0 < confidence < 1:
         raise ParameterError("confidence", "a number > 0 and < 1", confidence)
     return table
@@ -239,7 +286,7 @@ def find_indistinguishable(
 
 
 def find_usable_methods(
-    scores: Mapping[str, Sequence[float] | FloatArray],
+    scores: Mapping[str, Sequence[float]],
     guessing: Sequence[float],
     confidence: float,
     test_to_train: float = 0.0,
@@ -251,20 +298,17 @@ def find_usable_methods(
     scores : mapping of str to sequence of float
         As in ``decide_best_method``.
     guessing : sequence of float
-        The score of a model that has learned nothing but how frequent each class is, in the same
-        seeds.
+        The score of guessing in the same seeds.
     confidence : float
         The probability with which all intervals hold.
     test_to_train : float
         As in ``decide_best_method``.
     """
-    tail, guess = compute_tail_probability(confidence, len(scores)), np.asarray(guessing)
-    return tuple(
-        method
-        for method, values in scores.items()
-        if compute_paired_difference(method, np.asarray(values) - guess, tail, test_to_train).low
-        > 0
+    guesses = "guessing"
+    compared = compare_with_baseline(
+        {**scores, guesses: guessing}, guesses, confidence=confidence, test_to_train=test_to_train
     )
+    return tuple(one.method for one in compared if one.low > 0)
 
 
 def compute_paired_difference(
@@ -281,69 +325,61 @@ def _compute_half_width(deviation: float, seeds: int, tail: float, test_to_train
     return -float(stdtrit(seeds - 1, tail)) * deviation * math.sqrt(1.0 / seeds + test_to_train)
 
 
-def is_better(one: PairedDifference, min_effect: float) -> bool:
-    """Say whether a method's gain is above 0, and not surely within the margin."""
-    return one.low > 0 and one.high > min_effect
-
-
 def _select_verdict(
     comparisons: Sequence[PairedDifference], baseline: str, min_effect: float
 ) -> str:
     """Return the verdict on comparisons, which start with the largest difference."""
-    if all(one.high <= min_effect for one in comparisons):
-        return NO_DIFFERENCE if comparisons[0].low >= -min_effect else baseline
-    return next((one.method for one in comparisons if is_better(one, min_effect)), UNDECIDED)
+    found = [one.classify(min_effect) for one in comparisons]
+    if BETTER in found:
+        return comparisons[found.index(BETTER)].method
+    if UNDECIDED in found:
+        return UNDECIDED
+    return NO_DIFFERENCE if NO_DIFFERENCE in found else baseline
 
 
-@dataclass(frozen=True)
-class SeedAdvice:
-    """The chance that more seeds over the same rows decide an undecided comparison.
+def find_seeds_to_decide(
+    comparisons: Sequence[PairedDifference],
+    seeds: int,
+    min_effect: float,
+    *,
+    tail: float,
+    test_to_train: float = 0.0,
+) -> int | None:
+    """Return the fewest seeds that probably decide an undecided comparison, None if none do.
 
-    Given the mean d and the deviation s of J seeds, and nothing known before them, the mean of n
-    seeds is normal around d with variance s^2 (1/J - 1/n): what the rows themselves contribute has
-    happened already. So the chance follows from where the interval of n seeds ends.
+    Given the mean d and the deviation s of J seeds, the mean of all n seeds, J of them included, is
+    d + s sqrt(1/J - 1/n) T with T of Student's t distribution with J - 1 degrees of freedom (the
+    predictive distribution under a flat prior). r is not in it: the rows are the same. n seeds
+    decide if one method is better, or if none reaches above the margin. The two exclude each other,
+    so their probability is at least max_i P(i is better) + max(0, 1 - sum_i P(i reaches above)).
 
     Parameters
     ----------
-    comparisons : tuple of PairedDifference
+    comparisons : sequence of PairedDifference
+        m methods.
     seeds : int
         J.
     min_effect : float
         The margin.
     tail : float
-        What the intervals exclude at each end.
+        The tail probability at each end of the intervals of n seeds.
     test_to_train : float
         As in ``decide_best_method``.
+
+    Returns
+    -------
+    int or None
+        n > J, to about 2 %, with a probability of at least ``DECIDING_PROBABILITY``.
     """
-
-    comparisons: tuple[PairedDifference, ...]
-    seeds: int
-    min_effect: float
-    tail: float
-    test_to_train: float
-
-    def compute_probability(self, seeds: int) -> float:
-        """Return a lower bound of the probability that ``seeds`` seeds decide.
-
-        They decide if one method is better, or if none can be better by more than the margin.
-        """
-        better, within = [], []
-        for one in self.comparisons:
-            half = _compute_half_width(one.deviation, seeds, self.tail, self.test_to_train)
-            spread = one.deviation * math.sqrt(1.0 / self.seeds - 1.0 / seeds)
-            least = max(half, self.min_effect - half)
-            better.append(_compute_normal_tail(one.difference - least, spread))
-            within.append(_compute_normal_tail(self.min_effect - half - one.difference, spread))
-        return min(1.0, max(better) + min(within))
-
-    def find_seeds_to_decide(self) -> int | None:
-        """Return the fewest seeds that decide with ``DECIDING_PROBABILITY``, None if too many."""
-        seeds = np.unique(np.geomspace(self.seeds + 1, MAX_SEEDS, 400).astype(int)).tolist()
-        return next((n for n in seeds if self.compute_probability(n) >= DECIDING_PROBABILITY), None)
-
-
-def _compute_normal_tail(gap: float, spread: float) -> float:
-    """Return the probability that a normal number around ``gap`` is above 0."""
-    if spread == 0.0:
-        return float(gap > 0)
-    return float(ndtr(gap / spread))
+    n = np.unique(np.geomspace(seeds + 1, MAX_SEEDS, 400).astype(np.int64))
+    mean = np.array([[one.difference] for one in comparisons])
+    deviation = np.array([[one.deviation] for one in comparisons])
+    half = -stdtrit(n - 1.0, tail) * deviation * np.sqrt(1.0 / n + test_to_train)
+    # A method without any deviation stays where it is.
+    spread = np.maximum(deviation * np.sqrt(1.0 / seeds - 1.0 / n), np.finfo(float).tiny)
+    with np.errstate(over="ignore"):
+        better = stdtr(seeds - 1, (mean - np.maximum(half, min_effect - half)) / spread)
+        above = stdtr(seeds - 1, (mean + half - min_effect) / spread)
+    probability = better.max(axis=0) + np.maximum(0.0, 1.0 - above.sum(axis=0))
+    deciding = n[probability >= DECIDING_PROBABILITY]
+    return int(deciding[0]) if len(deciding) else None

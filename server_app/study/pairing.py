@@ -13,27 +13,46 @@ from server_app.study.candidates import Candidate, MethodComparison
 from server_app.study.jobs import StudyJobs
 from server_app.study.methods import StudyMethod
 from server_app.study.result import SeedRun
-from server_app.study.scores import format_run_command, read_rejection_reasons, read_seed_run
+from server_app.study.scores import (
+    find_diverged_clients,
+    format_run_command,
+    read_rejection_reasons,
+    read_seed_run,
+)
 from server_app.sweeps.jobs import Job
 
 
 def collect_seed_runs(
     comparison: MethodComparison, seed_jobs: Mapping[StudyMethod, Job], jobs: StudyJobs
-) -> None:
+) -> str:
     """Read each method's run with one seed, over the clients that report with every method.
 
     Scores over different clients are not comparable, so a seed's scores count only the clients that
     report with every method. This choice never depends on the scores. If fewer than half of the
     baseline's clients report with a method, the rest would not represent the federation: the method
-    is excluded, and the reason quotes the clients' reasons.
+    is excluded, and the reason quotes the clients' reasons. So is a method that diverges: without
+    the clients whose loss it makes infinite it would seem better. A seed in which a simulated
+    baseline has no score, or diverges, counts for no method.
+
+    Returns
+    -------
+    str
+        Why the seed does not count; empty if it does.
 
     Raises
     ------
     RunError
-        If the baseline failed, or the score is undefined over the common clients.
+        If the baseline failed on devices, or the score is undefined over the common clients.
     """
-    for candidate in comparison.active_candidates:
-        _collect_run(comparison, candidate, seed_jobs[candidate.method], jobs)
+    baseline = comparison.baseline
+    if problem := _collect_run(comparison, baseline, seed_jobs[baseline.method], jobs):
+        if comparison.settings.engine.superlink is not None:
+            exclude_candidate(comparison, baseline, seed_jobs[baseline.method], problem)
+        return problem
+    for candidate in comparison.active_candidates[1:]:
+        job = seed_jobs[candidate.method]
+        if problem := _collect_run(comparison, candidate, job, jobs):
+            exclude_candidate(comparison, candidate, job, problem)
     baseline_clients = comparison.baseline.runs[-1].clients.keys()
     for candidate in comparison.active_candidates:
         num_common = len(baseline_clients & candidate.runs[-1].clients.keys())
@@ -47,6 +66,7 @@ def collect_seed_runs(
             reason = f"{num_common} of the baseline's {total} clients report with it{reasons}"
             exclude_candidate(comparison, candidate, job, f"its run {job.number}: {reason}")
     _restrict_to_common_clients(comparison, seed_jobs, jobs)
+    return ""
 
 
 def _restrict_to_common_clients(
@@ -89,17 +109,18 @@ def describe_excluded_clients(
 
 def _collect_run(
     comparison: MethodComparison, candidate: Candidate, job: Job, jobs: StudyJobs
-) -> None:
-    """Read a method's run with one seed."""
+) -> str:
+    """Read a method's run with one seed, or return why it has no score."""
     if job.read_state().status != "completed":
-        exclude_candidate(
-            comparison, candidate, job, f"its run {job.number}: {job.read_state().reason}"
-        )
-        return
+        return f"its run {job.number}: {job.read_state().reason}"
+    if diverged := find_diverged_clients(job.directory):
+        clients = f"{len(diverged)} client{'s' if len(diverged) > 1 else ''}"
+        return f"its run {job.number} diverged: the loss of {clients} is not finite"
     try:
         candidate.runs.append(_read_seed_run(comparison, job, jobs))
     except RunError as error:
-        exclude_candidate(comparison, candidate, job, f"its run {job.number}: {error}")
+        return f"its run {job.number}: {error}"
+    return ""
 
 
 def _read_seed_run(

@@ -109,9 +109,9 @@ class MethodResult:
     rounds_to_baseline : float or None
         The number of rounds until the score reaches the baseline's last one, mean over the seeds
         where it does; None if these are less than half.
-    worse_off : float
-        The fraction of clients whose metric, mean over seeds, is worse than with the baseline; NaN
-        for the baseline.
+    worse_off, better_off : float
+        The fractions of clients whose metric is worse, or better, than with the baseline by more
+        than ``min_effect`` within a seed, mean over seeds; NaN for the baseline.
     """
 
     name: str
@@ -123,6 +123,7 @@ class MethodResult:
     left_out: str = ""
     rounds_to_baseline: float | None = None
     worse_off: float = math.nan
+    better_off: float = math.nan
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,8 @@ def run_study(
         "methods": [candidate.method.name for candidate in comparison.candidates],
         "metric_key": comparison.score,
         "personal": str(study.personal).lower(),
+        # Chosen after a look, it would choose the verdict.
+        "confidence": study.confidence,
     }
     with runner.lock_folder():
         progress = ProgressFile(runner.directory, identity)
@@ -97,7 +99,7 @@ def run_study(
         try:
             with runner.display:
                 _tune(comparison, jobs, study)
-                seeds = _run_comparison(comparison, jobs, study)
+                seeds, skipped = _run_comparison(comparison, jobs, study)
         except KeyboardInterrupt:
             raise SweepUnfinished(EXIT_INTERRUPTED, runner.directory) from None
         finally:
@@ -109,6 +111,7 @@ def run_study(
             study,
             overrides=common_overrides,
             seeds=seeds,
+            skipped_seeds=skipped,
             data=data,
             looks=looks,
         )
@@ -348,15 +351,22 @@ def _read_validation_curve(job: Job, score: str) -> ScoreCurve | None:
 
 def _run_comparison(
     comparison: MethodComparison, jobs: StudyJobs, study: StudySettings
-) -> list[int]:
+) -> tuple[list[int], dict[int, str]]:
     """Run the tuned methods seed by seed, and return the seeds that all of them completed.
 
     Only the budget decides their number, never the scores: stopping at a large difference would
-    find differences that do not exist.
+    find differences that do not exist. Beside them are the seeds in which the baseline has no
+    score, with the reason.
+
+    Raises
+    ------
+    RunError
+        If the baseline has no score in most seeds.
     """
     seeds: list[int] = []
     has_rivals = study.personal and can_have_rivals(comparison)
     rivals = build_rival_overrides(comparison.settings) if has_rivals else ()
+    skipped: dict[int, str] = {}
     for seed in itertools.count(get_tuning_seeds(comparison)[-1] + 1):
         if len(seeds) == study.seeds:
             break
@@ -379,7 +389,12 @@ def _run_comparison(
             jobs.run(todo)
         except BudgetExhaustedError:
             break
-        collect_seed_runs(comparison, seed_jobs, jobs)
+        if problem := collect_seed_runs(comparison, seed_jobs, jobs):
+            skipped[seed] = problem
+            if len(skipped) > len(seeds) + 1:
+                baseline = comparison.baseline
+                exclude_candidate(comparison, baseline, seed_jobs[baseline.method], problem)
+            continue
         seeds.append(seed)
         if len(todo) == len(seed_jobs):
             jobs.progress.save(once=jobs.spent - before)
@@ -388,4 +403,4 @@ def _run_comparison(
             jobs.print_progress(
                 f"{number} compared{describe_excluded_clients(comparison, seed_jobs)}"
             )
-    return seeds
+    return seeds, skipped

@@ -188,6 +188,18 @@ def _read_client_metrics(
     }
 
 
+def find_diverged_clients(directory: Path) -> frozenset[int]:
+    """Return the clients whose loss on test splits is reported, but not finite, in the end.
+
+    Such a client's metric is undefined because of the method, and not because of its data.
+    """
+    column = get_metric_column("test", "loss")
+    rows = read_dataset(directory / "evaluations", ["round", "client", column]).to_pylist()
+    last = max((row["round"] for row in rows), default=0)
+    reported = [row for row in rows if row["round"] == last and row[column] is not None]
+    return frozenset(row["client"] for row in reported if not math.isfinite(row[column]))
+
+
 def format_run_command(overrides: Sequence[str]) -> str:
     """Return the command that repeats a run."""
     return shlex.join(["fedquorum", *overrides])
@@ -206,3 +218,35 @@ def average_by_client(runs: Sequence[SeedRun]) -> dict[int, float]:
         for client, value in run.clients.items():
             found.setdefault(client, []).append(value)
     return {client: math.fsum(values) / len(values) for client, values in found.items()}
+
+
+def compute_changed_fractions(
+    runs: Sequence[SeedRun], baseline_runs: Sequence[SeedRun], sign: float, margin: float
+) -> tuple[float, float]:
+    """Return the fractions of clients worse and better off, within a seed, mean over seeds.
+
+    Where each seed divides the data anew, an id is another client in every seed: the mean over
+    seeds of an id's metric would say nothing of any client.
+
+    Parameters
+    ----------
+    runs, baseline_runs : sequence of SeedRun
+        The runs of a method and of the baseline, with the same seeds.
+    sign : float
+        -1 if a lower metric is better.
+    margin : float
+        The largest change that counts as none, in the metric's unit.
+
+    Returns
+    -------
+    worse, better : float
+        NaN if no client has the metric.
+    """
+    found = []
+    for run, baseline in zip(runs, baseline_runs, strict=False):
+        shared = run.clients.keys() & baseline.clients.keys()
+        gains = np.array([sign * (run.clients[k] - baseline.clients[k]) for k in shared])
+        if len(gains):
+            found.append(((gains < -margin).mean(), (gains > margin).mean()))
+    worse, better = np.mean(found, axis=0) if found else (math.nan, math.nan)
+    return float(worse), float(better)

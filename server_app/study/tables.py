@@ -140,8 +140,11 @@ class _Row:
 
     @property
     def worse_off(self) -> str:
-        fraction = self.method.worse_off
-        return MISSING_CELL if math.isnan(fraction) else f"{100 * fraction:.0f} %"
+        return _format_fraction(self.method.worse_off)
+
+    @property
+    def better_off(self) -> str:
+        return _format_fraction(self.method.better_off)
 
     @property
     def rounds(self) -> str:
@@ -164,6 +167,10 @@ class _Row:
         return ", ".join(map(format_setting, self.method.tuned)) or MISSING_CELL
 
 
+def _format_fraction(fraction: float) -> str:
+    return MISSING_CELL if math.isnan(fraction) else f"{100 * fraction:.0f} %"
+
+
 def _build_columns(result: StudyResult) -> dict[str, Callable[[_Row], str]]:
     """Return the columns by heading, without one that would repeat the score."""
     unit, baseline = get_unit(result), format_method_name(result.baseline)
@@ -179,6 +186,7 @@ def _build_columns(result: StudyResult) -> dict[str, Callable[[_Row], str]]:
         f"worst 10 % of clients{in_percent}": lambda row: row.format_measure(WORST),
         f"held-out clients{in_percent}": lambda row: row.format_measure(UNSEEN),
         "clients worse off": lambda row: row.worse_off,
+        "clients better off": lambda row: row.better_off,
         f"rounds to {to_possessive(baseline)} score": lambda row: row.rounds,
         "MB sent": lambda row: row.megabytes,
         TUNED_HEADING: lambda row: row.tuned,

@@ -210,13 +210,19 @@ class MethodTuning:
 
     @property
     def finalists(self) -> tuple[Trial, ...]:
-        """The completed trials with the best scores; earlier ones first among equals."""
+        """The completed trials with the best scores and different values, earlier ones first.
+
+        Where few values are possible, the sampler proposes one of them again and again.
+        """
         sign = -1.0 if self.higher_is_better else 1.0
-        scored = [(sign * t.score, t) for t in self.trials if t.score is not None]
-        completed = [(score, trial) for score, trial in scored if trial.status == "completed"]
-        return tuple(
-            trial for _, trial in sorted(completed, key=lambda one: one[0])[:NUM_FINALISTS]
-        )
+        first_by_values: dict[tuple[str, ...], tuple[float, Trial]] = {}
+        initial = to_overrides(_round_values(self.initial_values))
+        for trial in self.trials:
+            if trial.status == "completed" and trial.score is not None:
+                values = tuple(sorted(trial.words or initial))
+                first_by_values.setdefault(values, (sign * trial.score, trial))
+        ranked = sorted(first_by_values.values(), key=lambda one: one[0])
+        return tuple(trial for _, trial in ranked[:NUM_FINALISTS])
 
     def add_second_scores(self, second_scores: Mapping[tuple[str, ...], float | None]) -> None:
         """Add the finalists' scores with the second seed; None for a failed run."""

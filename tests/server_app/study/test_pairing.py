@@ -1,5 +1,6 @@
 """Tests of one seed's scores with clients that are unavailable, refuse or withhold a metric."""
 
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -169,6 +170,43 @@ def test_a_score_without_common_clients_is_refused(folder: Path) -> None:
     comparison = make_comparison("priority.accuracy")
     with pytest.raises(RunError, match=r"^methods must leave .*priority\.accuracy.*got \[2, 3\]"):
         collect_from(comparison, folder)
+
+
+def make_loss(value: float, *clients: int) -> Change:
+    """Return a change that sets the test loss of clients."""
+
+    def change(table: pa.Table) -> pa.Table:
+        index = table.column_names.index("test_loss")
+        losses = pc.if_else(pc.is_in(table["client"], pa.array(clients)), value, table["test_loss"])
+        return table.set_column(index, table.schema.field("test_loss"), losses)
+
+    return change
+
+
+def test_a_method_that_diverges_loses_and_drops_no_clients(folder: Path) -> None:
+    """The baseline's score covers all clients, also those whose loss the method makes infinite."""
+    edit_table(folder / "qfedavg" / "evaluations", make_loss(math.inf, 1, 2))
+    comparison = make_comparison()
+    collect_from(comparison, folder)
+    assert comparison.candidates[1].exclusion_reason == (
+        "its run 1 diverged: the loss of 2 clients is not finite"
+    )
+    assert len(comparison.baseline.runs[-1].clients) == 4
+
+
+def test_a_seed_without_the_baselines_score_counts_for_no_method(folder: Path) -> None:
+    """No method is excluded for it, and the reason is returned."""
+    edit_table(folder / "fedavg" / "evaluations", make_loss(math.nan, 3))
+    comparison = make_comparison()
+    jobs = {
+        c.method: Job(number, c.overrides, "", folder / c.method.name, None)
+        for number, c in enumerate(comparison.candidates)
+    }
+    here = SimpleNamespace(runner=SimpleNamespace(directory=folder))
+    problem = collect_seed_runs(comparison, jobs, here)  # type: ignore[arg-type]
+    assert problem == "its run 0 diverged: the loss of 1 client is not finite"
+    assert [one.exclusion_reason for one in comparison.candidates] == ["", ""]
+    assert [one.runs for one in comparison.candidates] == [[], []]
 
 
 @pytest.mark.parametrize("split", ["test", "validation"])

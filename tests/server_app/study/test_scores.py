@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server_app.study.scores import read_seed_run
+from server_app.study.result import SeedRun
+from server_app.study.scores import compute_changed_fractions, read_seed_run
 from tests.builders_runs import read_rows, run_here
 
 
@@ -39,3 +40,30 @@ def test_r2_is_of_the_clients_of_the_score(
     assert len(values) == len(counted)
     assert not math.isnan(result.measures["r2"])
     assert result.measures["r2"] == pytest.approx(np.mean(values))  # equally many rows each
+
+
+def make_seed_run(values: list[float]) -> SeedRun:
+    """Return a run with these metrics of the clients."""
+    return SeedRun(1, "", "", 0.0, {}, dict(enumerate(values)), (), 0.0, 0.0)
+
+
+def test_clients_are_worse_off_within_a_seed() -> None:
+    """By hand: 1 of 3 and 2 of 3 are worse by more than the margin, one each is better."""
+    baseline = [make_seed_run([0.5, 0.5, 0.5]), make_seed_run([0.7, 0.7, 0.7])]
+    method = [make_seed_run([0.4, 0.495, 0.6]), make_seed_run([0.8, 0.6, 0.6])]
+    found = compute_changed_fractions(method, baseline, 1.0, 0.01)
+    assert found == pytest.approx((0.5, 1 / 3))
+    assert compute_changed_fractions(method, baseline, -1.0, 0.01) == found[::-1]
+    assert math.isnan(compute_changed_fractions([], [], 1.0, 0.01)[0])
+
+
+def test_the_clients_worse_off_do_not_vanish_with_more_seeds() -> None:
+    """Where each seed divides the data anew, the share is that within a seed."""
+    rng = np.random.default_rng(0)
+    pairs = [rng.normal(0.8, 0.05, 50) for _ in range(100)]
+    gains = [rng.normal(0.005, 0.02, 50) for _ in pairs]
+    baseline = [make_seed_run(one.tolist()) for one in pairs]
+    method = [make_seed_run((one + gain).tolist()) for one, gain in zip(pairs, gains, strict=True)]
+    worse, _ = compute_changed_fractions(method, baseline, 1.0, 0.0)
+    assert worse == pytest.approx(np.mean([(gain < 0).mean() for gain in gains]))
+    assert worse > 0.35

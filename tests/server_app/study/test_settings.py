@@ -78,6 +78,8 @@ def test_margins() -> None:
     study = StudySettings("average", "1h")
     assert study.resolve_min_effect(METRICS["accuracy"], 0.8) == 0.01
     assert study.resolve_min_effect(METRICS["rmse"], -250.0) == 2.5
+    assert study.resolve_min_effect(METRICS["loss"], -0.5) == 0.005
+    assert [study.resolve_min_effect(METRICS["r2"], one) for one in (0.4, 0.0, -3.0)] == [0.01] * 3
     assert (
         StudySettings("average", "1h", min_effect=3.0).resolve_min_effect(METRICS["rmse"], -250.0)
         == 3.0

@@ -44,6 +44,7 @@ def add_facts(result: StudyResult) -> StudyResult:
             method,
             rounds_to_baseline=rounds,
             worse_off=worse_off,
+            better_off=worse_off / 5,
             tuned=("client.lr=0.1",) if method.name == "mifa" else (),
         )
         for method in result.methods
@@ -64,6 +65,7 @@ def test_the_best_comes_first_and_the_baseline_last() -> None:
     assert cells["seeds ahead"] == ["5 of 5", "0 of 5", "-"]
     assert cells["rounds to FedAvg's score"] == ["12", "rarely", "-"]
     assert cells["clients worse off"] == ["25 %", "80 %", "-"]
+    assert cells["clients better off"] == ["5 %", "16 %", "-"]
     assert cells["values tuned"] == ["-", "client rate 0.1", "-"]
 
 

@@ -1,7 +1,5 @@
 """Tests of a study's sentences: one for each verdict, and numbers in display units."""
 
-from dataclasses import replace
-
 import pytest
 
 from server_app.study.paired_statistics import decide_best_method
@@ -16,11 +14,10 @@ from server_app.study.text import (
     join_words,
     to_possessive,
 )
-from tests.builders_study import BASE, add_to_baseline, make_study_answer
+from tests.builders_study import BASE, DIVIDED_ANEW, add_to_baseline, make_study_answer
 from tests.snapshot import Snapshot, join_sections
 
 LOWER = {"fedavg": BASE, "fedau": [score - 0.02 for score in BASE]}
-OPEN = make_study_answer({"fedavg": BASE, "mifa": add_to_baseline(2, 0, 2, 0, 2)})
 VERDICTS = {
     "a winner, and indistinguishable methods": make_study_answer(
         {"fedavg": BASE, "fedalign": add_to_baseline(2.0, 3.0, 1.8, 2.2, 2.4)},
@@ -44,8 +41,8 @@ VERDICTS = {
     "undecided because of a method behind the first": make_study_answer(
         {"fedavg": BASE, "term": BASE, "qfedavg": add_to_baseline(-4, 3, -3, 2, -4)}
     ),
-    "undecided for ever": replace(
-        OPEN, decision=OPEN.decision and replace(OPEN.decision, seeds_to_decide=None)
+    "undecided for ever": make_study_answer(
+        {"fedavg": BASE, "mifa": add_to_baseline(2, 0, 2, 0, 2)}, draws=DIVIDED_ANEW
     ),
     "too few seeds": make_study_answer({"fedavg": BASE[:3], "mifa": BASE[:3]}, to_decide=9000.0),
     "one seed": make_study_answer({"fedavg": BASE[:1], "mifa": BASE[:1]}),

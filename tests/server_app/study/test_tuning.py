@@ -222,6 +222,27 @@ def test_finalists_are_decided_by_both_seeds() -> None:
     assert [trial.again for trial in tuning.finalists] == [0.0, (second.score or 0) + 1, None]
 
 
+def test_finalists_have_different_values() -> None:
+    """Of four possible values, the three best ones run again, also where many trials tried one."""
+    first = {"10": 0.70, "50": 0.76, "200": 0.755, "inf": 0.75}
+    space: dict[str, SearchDimension] = {"strategy.cutoff": Choices((10, 50, 200, math.inf))}
+    tuning = MethodTuning(space, {"strategy.cutoff": math.inf}, True, 1)
+
+    def get_value(overrides: tuple[str, ...]) -> str:
+        return overrides[0].partition("=")[2] if overrides else "inf"
+
+    for size in compute_generation_sizes(33):
+        started = tuning.start_generation(size)
+        curves = {one: make_flat_curve(first[get_value(one)], 5) for one in started}
+        tuning.report_scores(5, curves, last=True)
+        tuning.finish_generation()
+    found = [trial.words for trial in tuning.finalists]
+    assert [get_value(words) for words in found] == ["50", "200", "inf"]
+    second = {**first, "50": 0.60}
+    tuning.add_second_scores({words: second[get_value(words)] for words in found})
+    assert tuning.best_overrides == ("strategy.cutoff=200",)
+
+
 def test_without_completed_trials_there_is_no_best() -> None:
     """The settings' values remain."""
     tuning = tune_method(lambda _: math.nan, LR, {"client.lr": 0.1}, trials=2)
