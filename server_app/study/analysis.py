@@ -121,7 +121,7 @@ def build_study_result(
                 test_to_train=draws.correction,
             )
 
-        rivals = _compare_rivals(comparison, jobs, decide, has_seeds=bool(looks))
+        rivals = _compare_rivals(comparison, jobs, decide, min_effect, has_seeds=bool(looks))
     data_summary = _read_data_summary(comparison, jobs)
     caveats = _collect_caveats(
         comparison, jobs, min_effect, data, data_summary=data_summary, draws=draws
@@ -162,13 +162,18 @@ def build_study_result(
 
 
 def _compare_rivals(
-    comparison: MethodComparison, jobs: StudyJobs, decide: Decide, *, has_seeds: bool
+    comparison: MethodComparison,
+    jobs: StudyJobs,
+    decide: Decide,
+    min_effect: float,
+    *,
+    has_seeds: bool,
 ) -> RivalComparison:
     """Compare the methods with models of the clients' own, a second family of comparisons."""
     found, rivals = compare_rivals(comparison, jobs.runner.directory, decide, has_seeds=has_seeds)
     methods = (
         replace(
-            _build_method_result(comparison, rival),
+            _build_method_result(comparison, rival, min_effect),
             tuned=(describe_epochs(rival.runs),),
             trials=(),
         )

@@ -28,7 +28,7 @@ from server_app.study.rivals import (
 )
 from tests.builders_study import make_curve, seed_run
 
-CLIENTS, ROWS = 6, 60
+CLIENTS, ROWS = 6, 240
 COMMON = (
     *("data=csv", "data.client_column=site", "data.target=ill", "rounds=3"),
     *("model=logistic_regression", "client.lr=1.0", "client.local_epochs=4"),

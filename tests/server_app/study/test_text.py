@@ -1,5 +1,7 @@
 """Tests of a study's sentences: one for each verdict, and numbers in display units."""
 
+from dataclasses import replace
+
 import pytest
 
 from server_app.study.paired_statistics import decide_best_method
