@@ -21,9 +21,10 @@ RULE_METRICS = tuple(key for numbers in REPORTED_METRICS for key in numbers.labe
 
 CLIENT_METRICS = (
     *("test", "r2", "constant_accuracy", *DISPERSION_KEYS, "evaluated", "left_out"),
+    *("validation", "validation_worst10"),
     *RULE_METRICS,
 )
-"""Metrics over the test splits of one of ``TEST_GROUPS``."""
+"""Metrics over the splits of one of ``TEST_GROUPS``, test splits unless the name says otherwise."""
 
 ROW_WEIGHTED_METRICS = ("average_by_rows", "worst10_by_rows", "best10_by_rows")
 """Means over clients that are weighted by their test rows; see ``compute_row_weighted_metrics``."""
@@ -50,8 +51,9 @@ def compute_client_metrics(run: Run, clients: str) -> Mapping[str, float]:
     data; average, worst, best, worst10, best10, gini, std and jain are its spread over clients
     (``fedquorum.metrics.fairness``). ``evaluated`` is the number of clients, ``left_out`` that of
     clients without a value. ``constant_accuracy`` is that of always guessing the largest class, if
-    the metric is accuracy; ``r2`` is the mean R2 of predicted numbers, whatever it is. The others
-    are those of ``fedquorum.contrib.REPORTED_METRICS``.
+    the metric is accuracy; ``r2`` is the mean R2 of predicted numbers, whatever it is.
+    ``validation`` and ``validation_worst10`` are ``test`` and ``worst10`` of the validation splits.
+    The others are those of ``fedquorum.contrib.REPORTED_METRICS``.
 
     Parameters
     ----------
@@ -62,6 +64,12 @@ def compute_client_metrics(run: Run, clients: str) -> Mapping[str, float]:
     metric = str(run.settings.get("evaluation.metric", "accuracy"))
     names = {name: metric if name == "test" else name for name in CLIENT_METRICS}
     found = {name: get_last_test_metric(run, clients, key) for name, key in names.items()}
+    validated = (
+        r.validation[clients] for r in reversed(run.rounds) if (r.validation or {}).get(clients)
+    )
+    last = next(validated, None) or {}
+    found["validation"] = last.get(metric, math.nan)
+    found["validation_worst10"] = last.get("worst10", math.nan)
     if metric == "accuracy":
         found["constant_accuracy"] = get_constant_accuracy(run.data, clients)
     return found

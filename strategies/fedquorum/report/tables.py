@@ -28,7 +28,7 @@ from .final_metrics import (
     list_evaluated_groups,
 )
 from .methods import is_baseline
-from .names import format_setting, method_title
+from .names import method_title
 from .seed_groups import (
     MAX_VALUE_LENGTH,
     Group,
@@ -244,6 +244,7 @@ def build_summary_table(rows: Sequence[Row], title: str) -> TextTable:
     metric_name = _get_metric_name(rows)
     headings = {
         "test": "mean by data",
+        "validation": "validation, by data",
         "constant_accuracy": "largest class always, %",
         "average": "average of clients",
         "worst": "worst client",
@@ -251,8 +252,9 @@ def build_summary_table(rows: Sequence[Row], title: str) -> TextTable:
         "best10": "best 10 %",
         "gini": "Gini, %",
     }
-    if not _has_metric(rows, "constant_accuracy"):
-        del headings["constant_accuracy"]
+    for name in ("validation", "constant_accuracy"):
+        if not _has_metric(rows, name):
+            del headings[name]
     headings |= {
         name: OPTIONAL_COLUMNS[name] for name in ("r2", *RULE_METRICS) if _has_metric(rows, name)
     }
@@ -550,7 +552,10 @@ def _get_unit(name: str, metric: str) -> tuple[float, int]:
     return 1.0, digits.get(name, 3)
 
 
-_SCORES = ("test", "average", "worst", "best", "worst10", "best10", "std")
+_SCORES = (
+    *("test", "average", "worst", "best", "worst10", "best10", "std"),
+    *("validation", "validation_worst10"),
+)
 _FRACTIONS = frozenset({"gini", "constant_accuracy", *RULE_METRICS})
 
 
@@ -601,10 +606,9 @@ def _format_metric_heading(rows: Sequence[Row]) -> str:
 def _format_overview_cells(rows: Sequence[Row], *, show_metric: bool) -> Iterator[str]:
     first = rows[0]
     group = first.group
-    settings = group.runs[0].settings
     method = (
         method_title(group.strategy),
-        *(format_setting(setting, settings) for setting in group.variant),
+        *map(group.format_setting, group.variant),
     )
     yield escape("\n".join((group.experiment, *method)))
     yield "\n".join(row.clients.replace("_", "-") for row in rows)
