@@ -353,6 +353,9 @@ def handle_evaluate(message: Message, context: Context) -> Message:
     node, hosted = _load_hosted(message, context)
     arrays, tasks = decode_evaluate_request(message.content, hosted)
     received = list(arrays.values())
+    if any(task.finetune_epochs for task in tasks):
+        results = _evaluate_finetuned(node, received, tasks)
+        return Message(encode_evaluate_reply(results), reply_to=message)
     # One pass over each split for all clients; local models differ, so each has a separate pass.
     for split in ALL_SPLITS:
         selected = [task for task in tasks if (task.train if split == "train" else task.test)]
@@ -367,6 +370,33 @@ def handle_evaluate(message: Message, context: Context) -> Message:
 
     results = list(_run_tasks(node, tasks, evaluate_task, EvaluateResult))
     return Message(encode_evaluate_reply(results), reply_to=message)
+
+
+def _evaluate_finetuned(
+    node: Node, received: Arrays, tasks: Sequence[EvaluateTask]
+) -> list[EvaluateResult]:
+    """Train the received model on each client's rows, evaluate the results, and discard them."""
+    epochs, server_round = tasks[0].finetune_epochs, tasks[0].server_round
+
+    def check(client: FederatedClient, task: EvaluateTask) -> EvaluateResult:
+        client.check_rows()
+        return EvaluateResult(task.client, Status.DONE)
+
+    results = {one.client: one for one in _run_tasks(node, tasks, check, EvaluateResult)}
+    by_client = {task.client: task for task in tasks}
+    able = [k for k in by_client if results[k].status is Status.DONE]
+    # Each model is evaluated as soon as it is there, so that not all models are in memory.
+    for client, model in node.trainer.finetune_clients(received, able, server_round, epochs):
+
+        def evaluate(
+            one: FederatedClient, task: EvaluateTask, model: Arrays | Exception = model
+        ) -> EvaluateResult:
+            if isinstance(model, Exception):
+                raise model
+            return one.evaluate_task(model, task)
+
+        [results[client]] = _run_tasks(node, [by_client[client]], evaluate, EvaluateResult)
+    return [results[task.client] for task in tasks]
 
 
 def _load_hosted(message: Message, context: Context) -> tuple[Node, Sequence[int]]:

@@ -5,10 +5,31 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from fedquorum.rng import make_generator
 from torch import nn
 
 RngFactory = Callable[[str], np.random.Generator]
 """Returns a new generator for a purpose, from ``fedquorum.rng`` for one round and client."""
+
+
+def build_rng_factory(seed: int, round_number: int, client: int, prefix: str = "") -> RngFactory:
+    """Return the generators of a client's training in a round.
+
+    Parameters
+    ----------
+    seed : int
+        The run's seed.
+    round_number : int
+        The round, from 1.
+    client : int
+    prefix : str
+        The beginning of each purpose, which separates another kind of training from the rounds'.
+    """
+
+    def make_for_purpose(purpose: str) -> np.random.Generator:
+        return make_generator(seed, prefix + purpose, round_number, client)
+
+    return make_for_purpose
 
 
 @contextmanager

@@ -19,6 +19,7 @@ PURPOSES = {
     "dirichlet-train",
     "dropout",
     "evaluation",
+    "finetune-",  # and the purpose of the training
     "iid-test",
     "iid-train",
     "model",
@@ -42,7 +43,7 @@ PURPOSES = {
 }
 DRAWING = ("make_generator", "derive_seed", "_assign_rows", "get_rng", "draw", "rng_factories")
 """The functions that take a purpose; the last three are a client's generators by purpose."""
-CONSTANTS = ("purpose", "STREAM_NAME", "LATENCY_STREAM")
+CONSTANTS = ("purpose", "STREAM_NAME", "LATENCY_STREAM", "FINETUNE_PREFIX")
 
 
 def find_texts(node: ast.AST | None) -> Iterator[str]:

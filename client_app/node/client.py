@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fedquorum.client.gate import should_train
-from fedquorum.errors import DataError
+from fedquorum.errors import DataError, ProtocolError
 from fedquorum.flower.codec import (
     CLIENT_ID,
     EvaluateResult,
@@ -17,6 +17,7 @@ from fedquorum.flower.codec import (
     build_train_task,
     to_metrics,
 )
+from fedquorum.flower.codec.keys import FINETUNE_EPOCHS
 from flwr.client import NumPyClient
 
 from client_app.evaluation.evaluator import CachedEvaluator
@@ -76,8 +77,15 @@ class FederatedClient(NumPyClient):
         ``config`` is that of an evaluate request, with one value for each key. The returned dict
         holds all metrics; the loss and count before it are those of the test split if the request
         includes that.
+
+        Raises
+        ------
+        ProtocolError
+            If the request lets clients train first, which only a node does, for all of its clients.
         """
         task = build_evaluate_task(config, self.client_id)
+        if task.finetune_epochs:
+            raise ProtocolError(f"'{FINETUNE_EPOCHS}' is for a node, not for one NumPyClient")
         result = self.evaluate_task(parameters, task)
         if task.test:
             rows = 0.0 if math.isnan(result.test_num_examples) else result.test_num_examples
@@ -98,9 +106,8 @@ class FederatedClient(NumPyClient):
         DataError
             If it has no training sample.
         """
+        self.check_rows()
         num_examples = self._evaluator.count("train", self.client_id)
-        if num_examples == 0:
-            raise DataError("it has no training sample")
         if not task.needs_evaluation:
             return TrainResult(self.client_id, Status.DONE, num_examples=num_examples)
         received = self._evaluator.evaluate(parameters, "train", self.client_id)
@@ -113,6 +120,11 @@ class FederatedClient(NumPyClient):
             loss=received.loss,
             accuracy=None if math.isnan(received.accuracy) else received.accuracy,
         )
+
+    def check_rows(self) -> None:
+        """Raise DataError if the client has no row to train on."""
+        if self._evaluator.count("train", self.client_id) == 0:
+            raise DataError("it has no training sample")
 
     def train(self, parameters: Arrays, task: TrainTask) -> Arrays:
         """Return the client's model after local training in the task's round."""

@@ -25,11 +25,13 @@ from fedquorum.flower.codec import (
     TrainResult,
     add_client_names,
     add_scale,
+    decode_evaluate_reply,
     decode_train_reply,
     drop_metrics,
     encode_evaluate_reply,
     encode_hosted_clients,
     encode_train_reply,
+    requests_training,
 )
 from fedquorum.flower.codec.keys import TEST_METRIC, TEST_R2
 from fedquorum.flower.mods import get_base_message_type
@@ -162,7 +164,7 @@ class DailyLimit:
     Parameters
     ----------
     rounds : int, optional
-        Rounds in which it trains.
+        Rounds in which it trains; each training of a model of its own counts as one.
     examples : int, optional
         Training examples, counted once a round. The round that exceeds the limit is the last.
     """
@@ -402,12 +404,15 @@ class PolicyMod:
         configured, data_path = (str(config.get(key, "")) for key in ("policy-path", "data-path"))
         path = find_policy(configured, data_path)
         kind, client = get_base_message_type(message), int(config[CLIENT_ID])
+        trains = kind == MessageType.TRAIN or (
+            kind == MessageType.EVALUATE and requests_training(message.content)
+        )
         usage = UsageLog(get_flwr_home() / USAGE_FILE)
         composed = self.compose(context)
         try:
             policy = NodePolicy() if path is None else load_policy(path)
             problem = policy.find_problem(composed.settings, composed.experiment)
-            if problem is None and kind == MessageType.TRAIN and policy.per_day != DailyLimit():
+            if problem is None and trains and policy.per_day != DailyLimit():
                 problem = usage.count_round(policy.per_day)
         except SettingsError as error:
             log(ERROR, "The policy of this node cannot be used: %s", error)
@@ -418,11 +423,10 @@ class PolicyMod:
         reply = call_next(message, context)
         if reply.has_error():
             return reply
-        if kind == MessageType.TRAIN and policy.per_day != DailyLimit():
+        if trains and policy.per_day != DailyLimit():
+            decode = decode_train_reply if kind == MessageType.TRAIN else decode_evaluate_reply
             num_examples = [
-                result.num_examples
-                for result in decode_train_reply(reply.content)
-                if result.num_examples
+                result.num_examples for result in decode(reply.content) if result.num_examples
             ]
             usage.add_examples(int(sum(num_examples)))
         if policy.withhold:

@@ -5,7 +5,7 @@ Shapes: n samples, inputs (n, *input_shape), labels (n,), or (n, l) of sequences
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,9 @@ Arrays = list[NDArray[Any]]
 """A model's arrays, in the order of its ``state_dict``."""
 
 DEFAULT_TASK = CrossEntropy()
+
+FINETUNE_PREFIX = "finetune-"
+"""The beginning of the purposes of random numbers with which clients train their own models."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,8 @@ class TrainingSetup:
     compiled : bool
         Whether models, or batched gradients, use ``torch.compile``; gradients in closed form
         never do.
+    rng_prefix : str
+        The beginning of each purpose of random numbers; empty for the training of the rounds.
     """
 
     model: nn.Module
@@ -131,6 +136,16 @@ class TrainingSetup:
     task: Task
     seed: int
     compiled: bool = False
+    rng_prefix: str = ""
+
+    def for_finetuning(self, epochs: int) -> "TrainingSetup":
+        """Return the setup that trains a model of the client's own for so many epochs.
+
+        There is no proximal term, which would pull the model back to the common one, and a number
+        of steps for each round does not count.
+        """
+        config = replace(self.config, local_epochs=epochs, local_steps=None, proximal_mu=0.0)
+        return replace(self, config=config, rng_prefix=FINETUNE_PREFIX)
 
 
 def compute_batch_sizes(

@@ -2,15 +2,13 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from queue import Empty, SimpleQueue
 from types import MappingProxyType
 from typing import TypeVar
 
 import torch
-from fedquorum.rng import make_generator
 
-from client_app.rng import has_random_layers
+from client_app.rng import build_rng_factory, has_random_layers
 from client_app.training.closed_form_cnn import build_closed_form_cnn
 from client_app.training.local_sgd import Arrays, LocalModel, TrainingSetup
 from client_app.training.workers import WorkerPool, count_available_cores
@@ -79,9 +77,7 @@ class SequentialTrainer:
                 else:
                     model.load(received)
                 x, y = self._setup.examples.select_clients([client])
-                get_rng = partial(
-                    make_generator, self._setup.seed, round_number=t + 1, client=client
-                )
+                get_rng = build_rng_factory(self._setup.seed, t + 1, client, self._setup.rng_prefix)
                 model.train(x, y, self._setup.config, get_rng, t=t)
                 return on_trained([index], [tensor.detach()[None] for tensor in model.tensors])
             finally:

@@ -33,6 +33,10 @@ MAX_CPU_BYTES = 128 * 2**20  # more exceeds the caches, and allocating it costs 
 GPU_MEMORY_DIVISOR = 4
 """Batched clients may use free memory / this. On an H100, eight chunks of small_cnn, cnn,
 logistic_regression and text took 0.5 to 0.9 of their estimate."""
+INDEX_BYTES = 8
+MAX_FINETUNING_BYTES = 128 * 2**20
+"""Of the models of clients that fine-tune at the same time, and of the order of their samples,
+whose size grows with the epochs."""
 TRAINING_FLOPS_FACTOR = 3  # forward; backward for the activations, and for the weights
 
 
@@ -88,6 +92,47 @@ class Trainer:
             mode = find_training_mode(self._setup.model, self._setup.task, self._batching, device)
             self._mode = mode or (BATCHED_AUTOGRAD if self._can_vmap() else SEQUENTIAL_AUTOGRAD)
         return self._mode
+
+    def finetune_clients(
+        self, arrays: Arrays, clients: Sequence[int], t: int, epochs: int
+    ) -> Iterator[tuple[int, Arrays | Exception]]:
+        """Train a model of each client's own, and yield it with the client's id.
+
+        A client's model has the same bits whichever clients train with it, as in
+        ``train_clients``. Only as many train at a time as memory allows, and no client trains while
+        the caller evaluates a model.
+
+        Parameters
+        ----------
+        arrays : list of array
+            The model from which all clients start, in the order of the model's ``state_dict``.
+        clients : sequence of int
+        t : int
+            The number of rounds after which the server had this model.
+        epochs : int
+
+        Yields
+        ------
+        client, model
+            The client's model, or the exception that it raised.
+        """
+        trainer = Trainer(
+            self._setup.for_finetuning(epochs),
+            batching=self._batching,
+            threads=self._threads,
+            cores=self._cores,
+            flops_per_sample=self._flops_per_sample,
+        )
+        counts = self._setup.examples.get_counts(clients).tolist()
+        model_bytes = sum(array.nbytes for array in arrays)
+        sizes = [epochs * count * INDEX_BYTES + model_bytes for count in counts]
+        for group in _group_by_size(clients, sizes, MAX_FINETUNING_BYTES):
+            trained = list(trainer.train_clients(arrays, group, t, _copy_each))
+            for indices, models in trained:
+                if isinstance(models, Exception):
+                    yield from ((group[index], models) for index in indices)
+                else:
+                    yield from ((group[i], model) for i, model in zip(indices, models, strict=True))
 
     def train_client(self, arrays: Arrays, client: int, t: int) -> Arrays:
         """Return one client's model after round ``t`` (from 0) of local training."""
@@ -206,6 +251,27 @@ class Trainer:
             )
             return False
         return True
+
+
+def _group_by_size(
+    clients: Sequence[int], sizes: Sequence[int], max_size: int
+) -> Iterator[list[int]]:
+    """Yield the clients in groups of at most ``max_size``, or of one client."""
+    group: list[int] = []
+    total = 0
+    for client, size in zip(clients, sizes, strict=True):
+        if group and total + size > max_size:
+            yield group
+            group, total = [], 0
+        group.append(client)
+        total += size
+    if group:
+        yield group
+
+
+def _copy_each(indices: list[int], models: list[torch.Tensor]) -> list[Arrays]:
+    """Return the arrays of every client."""
+    return [[_to_array(tensor[i]) for tensor in models] for i in range(len(indices))]
 
 
 def _copy_first(_: list[int], models: list[torch.Tensor]) -> Arrays:

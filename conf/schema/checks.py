@@ -8,6 +8,7 @@ from fedquorum.contrib import find_requirement
 from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.records.settings import flatten_settings, mask_passwords
 from fedquorum.rules.composition import RuleSet
+from fedquorum.rules.decisions import EPOCH_SETTINGS
 from fedquorum.rules.parameters import PRIORITY_WEIGHT, PROBABILITY, ClientIds, OneOf, Range
 from fedquorum.rules.participation.known_rates import needs_rates
 from fedquorum.rules.selection.warmup import WarmUpSelection
@@ -93,6 +94,7 @@ def check_values(settings: Settings) -> None:
         _check_clock(settings)
         _check_probabilities(settings)
         _check_init(settings.model)
+        _check_epoch_candidates(settings)
         find_requirement(get_requirement_settings(settings))
     except ParameterError as error:
         raise SettingsError(format_parameter_error(error, error.parameter)) from None
@@ -116,12 +118,30 @@ def check_rules(settings: Settings, rules: RuleSet) -> None:
             "client has its own model, which it must train), got "
             f"{settings.data.holdout_client_fraction}"
         )
+    for model in settings.evaluation.personal_epochs if rules.trains_local_models else ():
+        key = EPOCH_SETTINGS[model]
+        raise SettingsError(
+            f"{key} must be 0 with strategy={settings.strategy.name} (every client has its own "
+            f"model already), got {getattr(settings.evaluation, key.partition('.')[2])}"
+        )
     kind = settings.privacy.name
     if kind != "none" and rules.dp_unsupported_reason:
         raise SettingsError(
             f"privacy must be none with strategy={settings.strategy.name} "
             f"({rules.dp_unsupported_reason}), got {kind}"
         )
+
+
+def _check_epoch_candidates(settings: Settings) -> None:
+    """Refuse several numbers of epochs without validation splits, by which clients choose one."""
+    if settings.data.validation_fraction > 0:
+        return
+    for model, epochs in settings.evaluation.personal_epochs.items():
+        if len(epochs) > 1:
+            raise SettingsError(
+                f"{EPOCH_SETTINGS[model]} must be one number without validation splits, got "
+                f"{list(epochs)} (data.validation_fraction=0.2 makes them)"
+            )
 
 
 def check_rates_computable(settings: Settings, rules: RuleSet) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from fedquorum.rules.decisions import ALONE, FINETUNED
 from fedquorum.rules.parameters import (
     EVALUATED_CLIENTS,
     FAIRNESS_METRIC,
@@ -19,6 +20,7 @@ from omegaconf import MISSING
 
 from conf.schema.ranges import (
     AUTO,
+    EPOCH_CANDIDATES,
     CheckpointInterval,
     ClusterAddress,
     ConnectionName,
@@ -36,12 +38,31 @@ class EvaluationSettings:
     client k: a number, a list, or the folder of a ``local_only`` run. With it, any run reports
     appeal and preferred accuracy, and a strategy that weights by requirements uses it. null uses
     the strategy's requirement, if any.
+
+    ``finetune_epochs``: after the last round, each evaluated client that trains also trains the
+    last model on its own rows for N epochs, evaluates the result and discards it. 0 is off. Of a
+    list, the number with the best mean on validation splits counts, for all clients; 0 there is the
+    last model itself. ``alone_epochs``: the same from the first model, that is without the others.
+    The client's settings hold, except ``client.local_epochs``, ``client.local_steps`` and
+    ``client.proximal_mu``.
     """
 
     every: int = parameter(1, POSITIVE_INT)
     metric: str | None = parameter(None, FAIRNESS_METRIC)
     clients: str = parameter("all", EVALUATED_CLIENTS)
     requirement: Any = parameter(None, REQUIREMENT)
+    finetune_epochs: Any = parameter(0, EPOCH_CANDIDATES)
+    alone_epochs: Any = parameter(0, EPOCH_CANDIDATES)
+
+    @property
+    def personal_epochs(self) -> dict[str, tuple[int, ...]]:
+        """The numbers of epochs to try, by the clients' own models that the run evaluates."""
+        given = {FINETUNED: self.finetune_epochs, ALONE: self.alone_epochs}
+        return {
+            model: tuple(epochs) if isinstance(epochs, list) else (epochs,)
+            for model, epochs in given.items()
+            if epochs != 0
+        }
 
 
 @dataclass

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from fedquorum.rules.parameters import (
     NON_NEGATIVE,
+    NON_NEGATIVE_INT,
     POSITIVE,
     POSITIVE_INT,
     POSITIVE_INTS,
@@ -151,6 +152,25 @@ class ClassWeights(Range):
 
 
 CLASS_WEIGHTS = ClassWeights()
+
+
+@dataclass(frozen=True)
+class EpochCandidates(Range):
+    """A number of epochs, 0 for no training, or several to choose from."""
+
+    def describe(self) -> str:
+        """Return the range in words."""
+        return "a whole number >= 0, or a list of such numbers, each once"
+
+    def contains(self, value: object) -> bool:
+        """Say whether ``value`` is in the range."""
+        if not isinstance(value, list):
+            return NON_NEGATIVE_INT.contains(value)
+        numbers = ListOf(NON_NEGATIVE_INT)
+        return len(value) > 0 and numbers.contains(value) and len(set(value)) == len(value)
+
+
+EPOCH_CANDIDATES = EpochCandidates()
 
 
 AUTO = "auto"

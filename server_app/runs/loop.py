@@ -116,11 +116,11 @@ def run_rounds(
     strategy = build_strategy(
         composed, population, rates, build_hooks(settings, data.num_clients), names
     )
-    arrays, model_class = _build_model(settings, data)
-    check_private_model(settings.privacy, decode_arrays(arrays))
+    initial_model, model_class = _build_model(settings, data)
+    check_private_model(settings.privacy, decode_arrays(initial_model))
     numerics = _get_numerics(composed, data, grid)
     directory = _prepare_directory(composed, output_dir, start, numerics, console)
-    arrays = _resume_run(grid, strategy, settings, start, arrays)
+    arrays = _resume_run(grid, strategy, settings, start, initial_model)
     scales = agree_on_scales(
         grid,
         strategy,
@@ -165,7 +165,17 @@ def run_rounds(
             hooks=strategy.rules.hooks,
         )
         watch = FailureWatch(strategy, stops=isinstance(grid, InProcessGrid))
-        runner = Runner(strategy, records, callbacks, build_record, to_run, arrays, decode_arrays)
+        runner = Runner(
+            strategy,
+            records,
+            callbacks,
+            build_record,
+            to_run,
+            arrays,
+            decode_arrays,
+            personal_epochs=settings.evaluation.personal_epochs,
+            initial_model=initial_model,
+        )
         try:
             if to_run.start == 1:
                 save_population(names=names)

@@ -71,6 +71,7 @@ def create_run_writer(
         replace(composed, settings=drop_resume_settings(composed.settings)).to_yaml(),
         observers=build_observers(composed),
         regret_bound=rules.compute_regret_bound,
+        personal_models=tuple(composed.settings.evaluation.personal_epochs),
         resumed=resumed,
     )
 

@@ -37,7 +37,7 @@ ON_DEVICES = (
 STRATEGIES = {
     # A volunteer that fits trains in the first round, and in the second nobody fits.
     "fedalign": "rounds=2 strategy=fedalign strategy.epsilon=0.05 strategy.epsilon_schedule=linear "
-    "strategy.warmup_fraction=0",
+    "strategy.warmup_fraction=0 evaluation.finetune_epochs=2 evaluation.alone_epochs=1",
     "fedau": "rounds=2 strategy=fedau strategy.cutoff=5 availability=bernoulli availability.p=0.6 "
     "evaluation.clients=priority",
     "aaggff_s": f"rounds={2 if is_long() else 1} strategy=aaggff_s evaluation.clients=priority",

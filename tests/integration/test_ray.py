@@ -49,8 +49,9 @@ FEDAU = (
     "availability.p=0.5",
 )
 HANDED = ("engine.num_supernodes=20", "engine.share_data=true")
+PERSONAL = ("evaluation.finetune_epochs=2", "evaluation.alone_epochs=3")
 CASES: Mapping[str, tuple[tuple[str, ...], int]] = {
-    "synth": ((*FEDALIGN, "strategy.warmup_fraction=0.25"), 6),
+    "synth": ((*FEDALIGN, "strategy.warmup_fraction=0.25", *PERSONAL), 6),
     "fmnist": ((*FEDAU, *HANDED, "model=logistic_regression"), 3),
     "cnn": (FEDAU, 2),
 }

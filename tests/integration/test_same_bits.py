@@ -52,7 +52,7 @@ PRESETS = {
     ),
 }
 FEW_IMAGES = () if is_long() else ("data.num_clients=12", "data.samples_per_client=40")
-CNN = (FEDAU, f"rounds={CNN_ROUNDS}", *FEW_IMAGES)
+CNN = (FEDAU, f"rounds={CNN_ROUNDS}", *FEW_IMAGES, "evaluation.finetune_epochs=1")
 
 Whole = Callable[[str], Path]
 

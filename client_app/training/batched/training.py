@@ -4,16 +4,15 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import torch
-from fedquorum.rng import make_generator
 from numpy.typing import NDArray
 
 from client_app.data.base import to_device
 from client_app.data.examples import Examples
-from client_app.rng import RngFactory
+from client_app.rng import RngFactory, build_rng_factory
 from client_app.training.augmentation import Augmentation
 from client_app.training.batched.aligned import compute_padded_rows, copy_aligned
 from client_app.training.batched.gradients import (
@@ -62,7 +61,7 @@ class BatchedTrainer:
         self._model = model
         self._examples = setup.examples
         self._config = setup.config
-        self._seed = setup.seed
+        self._seed, self._rng_prefix = setup.seed, setup.rng_prefix
         self._memory_bytes = memory_bytes
         self._dense = build_dense_gradients(model, task)
         self._gradients = self._dense or FunctionalGradients(model, task, compiled=setup.compiled)
@@ -183,7 +182,7 @@ class BatchedTrainer:
         # All clients of a chunk have one width: a product's shape must not depend on the others.
         examples, width = self._examples, self._compute_width(clients[0])
         rng_factories = [
-            partial(make_generator, self._seed, round_number=t + 1, client=k) for k in clients
+            build_rng_factory(self._seed, t + 1, client, self._rng_prefix) for client in clients
         ]
         min_capacity = 0
         if width is not None:

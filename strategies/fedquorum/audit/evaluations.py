@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from ..records.round_record import SPLITS
 from ..rules.composition import RuleSet
+from ..rules.decisions import EPOCH_SETTINGS
 from ..rules.metrics import get_metric
 from .replay import DROP_IN_KEY, AuditInput, TableRow
 
@@ -50,6 +51,7 @@ def find_evaluation_mismatches(
             mismatches = (
                 *_find_client_mismatches(recorded, number, row),
                 *_find_split_mismatches(recorded, number, row, evaluates_others=evaluates_others),
+                *_find_personal_mismatches(recorded, number, row),
                 *(_find_count_mismatches(row, counts) if _is_simulated(recorded, number) else ()),
             )
             yield from ((number, row["client"], f"evaluations/: {text}") for text in mismatches)
@@ -96,6 +98,29 @@ def _find_split_mismatches(
             yield f"{reported[0]} of a training part that counts in no objective"
         if "metric" in reported and metric in ("accuracy", "loss"):
             yield f"{prefix}metric, where the run measures {metric} alone"
+
+
+def _find_personal_mismatches(recorded: AuditInput, number: int, row: TableRow) -> Iterator[str]:
+    """Yield models of a client's own that the run did not ask for, and impossible metrics."""
+    settings = recorded.run.find_leg(number).settings
+    metric = settings.get("evaluation.metric", "accuracy")
+    for model, key in EPOCH_SETTINGS.items():
+        if row.get(f"{model}_epochs") is None:
+            continue
+        epochs, allowed = row[f"{model}_epochs"], settings.get(key, 0)
+        candidates = allowed if isinstance(allowed, list) else [allowed]
+        if candidates == [0] or number != settings.get("rounds"):
+            yield f"the model {model}, where the run evaluates none"
+        elif epochs not in candidates:
+            yield f"{model}_epochs is {epochs}, which {key} does not allow"
+        if row["held_out"]:
+            yield f"the model {model} of a client that never trains"
+        for split in SPLITS if _is_simulated(recorded, number) else ():
+            for name in ("loss", "accuracy", "metric"):
+                value = row[f"{model}_{split}_{name}"]
+                definition = get_metric(str(metric) if name == "metric" else name)
+                if value is not None and not definition.contains(value):
+                    yield f"{model}_{split}_{name} is {value:g}, which none can be"
 
 
 def _is_simulated(recorded: AuditInput, number: int) -> bool:

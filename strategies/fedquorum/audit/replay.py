@@ -29,8 +29,11 @@ from ..records.safe_files import SafeRunDir
 from ..registry import build_rules, import_rule, refuse_import
 from ..rules.composition import RuleSet
 from ..rules.decisions import (
+    PERSONAL_METRICS,
+    PERSONAL_MODELS,
     ClientDecision,
     ClientEvaluation,
+    PersonalEvaluation,
     RoundReport,
     compute_priority_objective,
     update_reports,
@@ -600,7 +603,8 @@ def _build_decision(row: TableRow) -> ClientDecision:
 
 def _build_evaluation(row: TableRow, population: Population) -> ClientEvaluation:
     def get_value(name: str) -> float:
-        return math.nan if row[name] is None else float(row[name])
+        value = row.get(name)  # a model of the client's own may have no columns
+        return math.nan if value is None else float(value)
 
     return ClientEvaluation(
         client=row["client"],
@@ -619,6 +623,15 @@ def _build_evaluation(row: TableRow, population: Population) -> ClientEvaluation
         validation_metric=get_value("validation_metric"),
         validation_r2=get_value("validation_r2"),
         held_out=row["client"] in population.held_out,
+        personal=tuple(
+            PersonalEvaluation(
+                model,
+                row[f"{model}_epochs"],
+                **{name: get_value(f"{model}_{name}") for name in PERSONAL_METRICS},
+            )
+            for model in PERSONAL_MODELS
+            if row.get(f"{model}_epochs") is not None
+        ),
     )
 
 

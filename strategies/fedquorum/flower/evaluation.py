@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ..errors import RunError
 from ..rules.composition import RuleSet
-from ..rules.decisions import ClientEvaluation, compute_priority_objective
+from ..rules.decisions import ClientEvaluation, PersonalEvaluation, compute_priority_objective
 from ..rules.hooks import Candidates
 from ..rules.selection.base import samples_objective
 from ..rules.types import ClientReports, Population, RoundPlan
@@ -203,6 +203,28 @@ def build_client_evaluations(
     """Return the clients' evaluations; ``metric`` is the metric beside loss and accuracy."""
     usable = select_usable_evaluations(results, metric=metric, report=report)
     return tuple(_build_evaluation(k, result, population) for k, result in usable.items())
+
+
+def add_personal_evaluations(
+    evaluations: Sequence[ClientEvaluation],
+    personal: Mapping[str, Mapping[int, PersonalEvaluation]],
+) -> tuple[ClientEvaluation, ...]:
+    """Return the evaluations with those of the clients' own models.
+
+    Parameters
+    ----------
+    evaluations : sequence of ClientEvaluation
+        The evaluations of the common model.
+    personal : mapping
+        By ``PERSONAL_MODELS``, the evaluation of each client; one that did not evaluate the common
+        model has no row to add to.
+    """
+    return tuple(
+        replace(
+            e, personal=tuple(found[e.client] for found in personal.values() if e.client in found)
+        )
+        for e in evaluations
+    )
 
 
 def update_objective(

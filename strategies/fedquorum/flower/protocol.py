@@ -233,9 +233,13 @@ class NativeProtocol:
         """Return the clients whose test splits are evaluated after a round."""
         if not self.is_test_round(server_round):
             return ()
-        evaluates_all = self.evaluated_clients == "all"
-        clients = population.clients if evaluates_all else population.priority_clients
+        clients = self.select_evaluated_clients(population)
         return tuple(sorted((*clients, *population.held_out))) if population.held_out else clients
+
+    def select_evaluated_clients(self, population: Population) -> tuple[int, ...]:
+        """Return the clients that train and whose test splits are evaluated."""
+        evaluates_all = self.evaluated_clients == "all"
+        return population.clients if evaluates_all else population.priority_clients
 
     def select_objective_clients(
         self, population: Population, test_clients: tuple[int, ...]

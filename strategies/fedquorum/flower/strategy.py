@@ -27,7 +27,7 @@ from ..errors import StateError
 from ..records.client_names import ClientNames
 from ..records.hosts import Host
 from ..rules.composition import RuleSet
-from ..rules.decisions import ClientEvaluation, RoundReport
+from ..rules.decisions import ClientEvaluation, PersonalEvaluation, RoundReport
 from ..rules.round import NO_OBJECTIVE, RoundOutcomes, decide_round
 from ..rules.selection.base import samples_objective, select_objective_clients
 from ..rules.state_arrays import StateArrays
@@ -36,6 +36,7 @@ from ..server.state import ServerState
 from .codec import EvaluateRequest, NamedArrays, encode_arrays, encode_objective, view_arrays
 from .evaluation import (
     EvaluationPlan,
+    add_personal_evaluations,
     build_client_evaluations,
     check_evaluation,
     find_candidates,
@@ -422,6 +423,63 @@ class ComposedStrategy(Strategy):
         objective = self._state.objective or NO_OBJECTIVE
         return None if math.isnan(objective.loss) else encode_objective(objective)
 
+    def configure_finetune(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+        *,
+        epochs: int,
+    ) -> Iterable[Message]:
+        """Return the messages by which clients evaluate models of their own.
+
+        Each client that trains trains the model for so many epochs on its rows, evaluates the
+        result, and discards it.
+
+        Parameters
+        ----------
+        server_round : int
+            The round after which the server had this model, 0 for the first one.
+        arrays : ArrayRecord
+            The model from which all clients start.
+        config : ConfigRecord
+            The user's config for the messages.
+        grid : Grid
+        epochs : int
+        """
+        plan = EvaluationPlan(self.communication.select_evaluated_clients(self.population))
+        return self._build_evaluate_messages(
+            server_round, grid, arrays, plan, config, finetune_epochs=epochs
+        )
+
+    def aggregate_finetune(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ClientEvaluation, ...]:
+        """Return the clients' evaluations of their own models, which no rule ever knows.
+
+        Raises
+        ------
+        RunError
+            If the evaluation failed on every node.
+        """
+        return self._collect_evaluations(server_round, replies, "a model of their own")
+
+    def add_personal_evaluations(
+        self, evaluations: Mapping[str, Mapping[int, PersonalEvaluation]]
+    ) -> None:
+        """Add evaluations of the clients' own models to those of the last step.
+
+        Parameters
+        ----------
+        evaluations : mapping
+            By ``PERSONAL_MODELS``, the evaluation of each client.
+        """
+        last = self._step_result.evaluations
+        self._step_result = replace(
+            self._step_result, evaluations=add_personal_evaluations(last, evaluations)
+        )
+
     def _read_evaluations(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ClientEvaluation, ...]:
@@ -432,15 +490,21 @@ class ComposedStrategy(Strategy):
         RunError
             If the evaluation failed on every node.
         """
+        model = f"the model after round {server_round}" if server_round else "the first model"
+        evaluations = self._collect_evaluations(server_round, replies, model)
+        self._state = self._state.with_evaluations(self.rules, evaluations)
+        return evaluations
+
+    def _collect_evaluations(
+        self, server_round: int, replies: Iterable[Message], model: str
+    ) -> tuple[ClientEvaluation, ...]:
+        """Return the clients' usable evaluations; ``model`` names the model in an error."""
         session, metric = self._session, self.communication.metric
         results = session.collect_evaluate_results(replies, server_round)
-        model = f"the model after round {server_round}" if server_round else "the first model"
         nodes, expected = session.clients_by_node, self._evaluation_clients
         check_evaluation(results, nodes, expected, model=model, metric=metric)
         report = session.log_evaluation_problem
-        evaluations = build_client_evaluations(results, self.population, metric, report)
-        self._state = self._state.with_evaluations(self.rules, evaluations)
-        return evaluations
+        return build_client_evaluations(results, self.population, metric, report)
 
     def _store_evaluations(self, evaluations: tuple[ClientEvaluation, ...]) -> None:
         """Store F over the objective clients."""
@@ -479,6 +543,8 @@ class ComposedStrategy(Strategy):
         arrays: ArrayRecord,
         evaluation_plan: EvaluationPlan,
         user_config: ConfigRecord,
+        *,
+        finetune_epochs: int = 0,
     ) -> list[Message]:
         plan, session, priority = evaluation_plan, self._session, self.population.priority
         objective_clients = priority.intersection(plan.objective_clients)
@@ -496,6 +562,7 @@ class ComposedStrategy(Strategy):
                 train=tuple(k in train_clients for k in hosted),
                 test=tuple(k in test_clients for k in hosted),
                 evaluates_local_model=plan.evaluates_local_model,
+                finetune_epochs=finetune_epochs,
             )
             for node, hosted in clients_by_node.items()
         }

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import RunError, to_one_line
+from ..rules.decisions import PERSONAL_MODELS
 from ..rules.equality import nan_equals_nan
 from ..sanitize import sanitize
 from .client_names import NO_NAMES, ClientNames
@@ -24,7 +25,7 @@ from .round_record import RoundRecord
 from .safe_files import MANIFEST_FILE, TABLE_NAMES, SafeRunDir
 from .settings import CorruptSettingsError, flatten_settings, load_settings
 from .summary import read_summary
-from .tables import COLUMNS_BY_TABLE, POPULATION_COLUMNS
+from .tables import COLUMNS_BY_TABLE, POPULATION_COLUMNS, list_evaluation_columns
 from .values import (
     COUNT,
     CorruptRecordError,
@@ -362,7 +363,7 @@ def read_dataset(folder: Path, columns: Sequence[str] | None = None) -> pa.Table
 
 
 def read_table(folder: Path) -> pa.Table:
-    """Return a Parquet table with all columns.
+    """Return a Parquet table with all columns, without those of models that no client has.
 
     Parameters
     ----------
@@ -374,13 +375,26 @@ def read_table(folder: Path) -> pa.Table:
     RunError
         As in ``read_dataset``, or if a column has another type.
     """
-    table, schema = read_dataset(folder), build_schema(COLUMNS_BY_TABLE[folder.name])
+    table, columns = read_dataset(folder), COLUMNS_BY_TABLE[folder.name]
+    if folder.name == "evaluations":
+        columns = list_evaluation_columns(_find_personal_models(table))
+    schema = build_schema(columns)
     if table.num_columns == 0:
         return schema.empty_table()
     try:
         return table.select(schema.names).cast(schema)
     except (pa.ArrowException, KeyError, ValueError) as error:
         raise RunError(f"{folder}: {to_one_line(error)}") from None
+
+
+def _find_personal_models(table: pa.Table) -> list[str]:
+    """Return the models of clients' own that a table has evaluations of."""
+    if table.num_columns == 0:
+        return []
+    missing = {
+        name: table[f"{name}_epochs"].null_count == table.num_rows for name in PERSONAL_MODELS
+    }
+    return [name for name in PERSONAL_MODELS if not missing[name]]
 
 
 def read_population(directory: Path) -> pa.Table:

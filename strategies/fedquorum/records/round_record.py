@@ -9,7 +9,13 @@ from typing import Any, Self
 import numpy as np
 
 from ..metrics.fairness import compute_dispersion, weighted_mean
-from ..rules.decisions import STATUSES, ClientEvaluation, LateReply, RoundReport
+from ..rules.decisions import (
+    PERSONAL_MODELS,
+    STATUSES,
+    ClientEvaluation,
+    LateReply,
+    RoundReport,
+)
 from ..rules.equality import nan_equals_nan
 from ..rules.hooks import NO_HOOKS, GroupReport, Hooks
 from ..rules.metrics import METRICS
@@ -37,8 +43,9 @@ UNSEEN_GROUP, MEAN_GROUP = "held_out", "mean_model"
 """The clients that never train; and all tested clients, evaluated on the mean of the models from
 which clients start."""
 
-OPTIONAL_GROUPS = (UNSEEN_GROUP, MEAN_GROUP)
-"""Groups that only some runs have."""
+OPTIONAL_GROUPS = (UNSEEN_GROUP, MEAN_GROUP, *PERSONAL_MODELS)
+"""Groups that only some runs have; the last ones are all tested clients that train, each evaluated
+on a model of its own."""
 
 
 def list_groups(test: Mapping[str, object] | None) -> tuple[str, ...]:
@@ -314,16 +321,36 @@ def summarize_evaluations(
     }
     if is_held_out.any():
         groups[UNSEEN_GROUP] = _summarize_group(held_out, metric, held_out["num_examples"], report)
+    for model in PERSONAL_MODELS:
+        groups |= _summarize_personal_model(evaluations, metric, split, model)
     return groups
 
 
 def _summarize_mean_model(
     evaluations: Sequence[ClientEvaluation], metric: str
 ) -> dict[str, Mapping[str, float] | None]:
-    columns = _build_columns(evaluations, "test", NO_HOOKS)
-    tested = _select_rows(columns, (columns["rows"] > 0) & (columns["held_out"] == 0))
-    summary = _summarize_group(tested, metric, tested["num_examples"])
+    summary = _summarize_training_clients(evaluations, metric, "test")
     return {} if summary is None else {MEAN_GROUP: summary}
+
+
+def _summarize_personal_model(
+    evaluations: Sequence[ClientEvaluation], metric: str, split: str, model: str
+) -> dict[str, Mapping[str, float] | None]:
+    """Return the summary of clients' own models, with the number of epochs that these trained."""
+    replaced = [e.replace_by_personal(model) for e in evaluations]
+    found = [e for e in replaced if e is not None]
+    summary = _summarize_training_clients(found, metric, split)
+    epochs = [one.epochs for e in evaluations for one in e.personal if one.model == model]
+    return {} if summary is None else {model: {**summary, "epochs": max(epochs)}}
+
+
+def _summarize_training_clients(
+    evaluations: Sequence[ClientEvaluation], metric: str, split: str
+) -> Mapping[str, float] | None:
+    """Return the summary of all clients that train, weighted by their training data."""
+    columns = _build_columns(evaluations, split, NO_HOOKS)
+    tested = _select_rows(columns, (columns["rows"] > 0) & (columns["held_out"] == 0))
+    return _summarize_group(tested, metric, tested["num_examples"])
 
 
 EvaluationColumns = Mapping[str, FloatArray]

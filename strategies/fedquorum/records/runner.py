@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import FedQuorumError, RunError, to_one_line
 from ..io import defer_signals
-from ..rules.decisions import ClientEvaluation
+from ..rules.decisions import ALONE, FINETUNED, ClientEvaluation
 from ..rules.state_arrays import StateArrays, expect_array
 from .callback import FinishedRound, RunCallback
 from .checkpoint import Checkpoint, CheckpointStore
+from .personal_models import build_personal_evaluations, select_epochs
 from .reader import load_run
 from .round_record import RoundRecord
 from .writer import RunWriter
@@ -81,6 +82,11 @@ class Runner:
         The model before them; later the model after the last closed round.
     decode_model : callable
         Returns the arrays of a model.
+    personal_epochs : mapping of str to sequence of int
+        By ``PERSONAL_MODELS``, the numbers of epochs for which clients train a model of their own
+        after the last round; of several, the one with the best mean on validation splits counts.
+    initial_model : ArrayRecord, optional
+        The model before round 1, from which clients train alone.
     """
 
     strategy: "ComposedStrategy"
@@ -91,6 +97,8 @@ class Runner:
     model: "ArrayRecord"
     decode_model: Callable[["ArrayRecord"], StateArrays]
     grid: "Grid" = field(init=False)
+    personal_epochs: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    initial_model: "ArrayRecord | None" = None
     initial_evaluations: Sequence[ClientEvaluation] = ()
 
     def start(self) -> Sequence[RoundRecord]:
@@ -133,7 +141,11 @@ class Runner:
         # 6. After the round, because the next round sends this objective with the model.
         self._evaluate(server_round, model)
 
-        # 7. Last, so that the records of a round say all of it or nothing.
+        # 7. With the last round, so that a run that dies before repeats both when it is resumed.
+        if self.personal_epochs and server_round == strategy.communication.last_round:
+            self._evaluate_personal_models(server_round, model)
+
+        # 8. Last, so that the records of a round say all of it or nothing.
         self.close_round(model, mean_model=mean_evaluations)
 
     def open_round(self) -> None:
@@ -198,6 +210,33 @@ class Runner:
         messages = strategy.configure_evaluate(server_round, model, self._build_config(), self.grid)
         strategy.aggregate_evaluate(server_round, self._exchange(messages))
         return strategy.step_result.evaluations
+
+    def _evaluate_personal_models(self, server_round: int, model: "ArrayRecord") -> None:
+        """Let each client train and evaluate models of its own, and add the evaluations.
+
+        The client discards these models, so nothing else of the run depends on them.
+        """
+        starts = {FINETUNED: (server_round, model), ALONE: (0, self.initial_model)}
+        found = {}
+        for name, candidates in self.personal_epochs.items():
+            start_round, start = starts[name]
+            by_epochs = {
+                epochs: self._evaluate_finetuned(start_round, start or model, epochs)
+                for epochs in sorted({*candidates})
+            }
+            epochs = select_epochs(by_epochs, self.strategy.communication.metric)
+            found[name] = build_personal_evaluations(name, epochs, by_epochs[epochs])
+        self.strategy.add_personal_evaluations(found)
+
+    def _evaluate_finetuned(
+        self, start_round: int, start: "ArrayRecord", epochs: int
+    ) -> Sequence[ClientEvaluation]:
+        """Return the clients' evaluations of their own models after so many epochs."""
+        strategy = self.strategy
+        messages = strategy.configure_finetune(
+            start_round, start, self._build_config(), self.grid, epochs=epochs
+        )
+        return strategy.aggregate_finetune(start_round, self._exchange(messages))
 
     def _evaluate_mean(self, server_round: int, model: "ArrayRecord") -> Sequence[ClientEvaluation]:
         """Return the clients' evaluations of the mean start model, empty if there is none."""

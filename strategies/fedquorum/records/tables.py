@@ -3,8 +3,9 @@
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,12 @@ from ..client.availability.rates import ParticipationRates
 from ..contrib import CLIENT_COLUMNS
 from ..errors import RunError, to_one_line
 from ..io import atomic_write
-from ..rules.decisions import ClientDecision, ClientEvaluation
+from ..rules.decisions import (
+    PERSONAL_METRICS,
+    PERSONAL_MODELS,
+    ClientDecision,
+    ClientEvaluation,
+)
 from ..rules.types import PerClient, Population
 from ..sanitize import sanitize
 from .client_names import NO_NAMES, ClientNames
@@ -85,7 +91,21 @@ EVALUATIONS_COLUMNS: TableColumns = (
     float_column("validation_r2", _NO_R2),
     bool_column("held_out"),
 )
-"""The columns of ``evaluations/``."""
+"""The columns of ``evaluations/`` in every run."""
+
+_NO_PERSONAL_MODEL = "no model of its own was evaluated, or as above"
+
+PERSONAL_COLUMNS: Mapping[str, TableColumns] = {
+    model: tuple(
+        replace(column, is_optional=True)
+        for column in (
+            int_column(f"{model}_epochs", _NO_PERSONAL_MODEL),
+            *(float_column(f"{model}_{name}", _NO_PERSONAL_MODEL) for name in PERSONAL_METRICS),
+        )
+    )
+    for model in PERSONAL_MODELS
+}
+"""Further columns of ``evaluations/`` by the clients' own models, in runs that have such models."""
 
 POPULATION_COLUMNS: TableColumns = (
     int_column("client", high=MAX_INT32),
@@ -102,7 +122,10 @@ POPULATION_COLUMNS: TableColumns = (
 )
 """The columns of ``population.parquet``."""
 
-COLUMNS_BY_TABLE = {"clients": CLIENTS_COLUMNS, "evaluations": EVALUATIONS_COLUMNS}
+COLUMNS_BY_TABLE = {
+    "clients": CLIENTS_COLUMNS,
+    "evaluations": (*EVALUATIONS_COLUMNS, *chain.from_iterable(PERSONAL_COLUMNS.values())),
+}
 """The columns of the tables that grow, by the names of their folders."""
 
 CLIENTS_SCHEMA, EVALUATIONS_SCHEMA, POPULATION_SCHEMA = map(
@@ -393,8 +416,21 @@ def _build_client_row(
 _FLOAT_COLUMNS = [column.name for column in CLIENTS_COLUMNS if pa.types.is_floating(column.type)]
 
 
-def build_evaluations_table(rows: Sequence[tuple[int, ClientEvaluation]]) -> pa.Table:
-    """Return the rows of ``evaluations/``: a round, and a client evaluated after it."""
+def list_evaluation_columns(personal_models: Iterable[str]) -> TableColumns:
+    """Return the columns of ``evaluations/`` in a run with these models of the clients' own."""
+    return (
+        *EVALUATIONS_COLUMNS,
+        *chain.from_iterable(PERSONAL_COLUMNS[model] for model in personal_models),
+    )
+
+
+def build_evaluations_table(
+    rows: Sequence[tuple[int, ClientEvaluation]], personal_models: Sequence[str] = ()
+) -> pa.Table:
+    """Return the rows of ``evaluations/``: a round, and a client evaluated after it.
+
+    ``personal_models`` are the models of the clients' own that have columns.
+    """
     evaluations = [evaluation for _, evaluation in rows]
     values: dict[str, Any] = {
         "round": [server_round for server_round, _ in rows],
@@ -406,14 +442,15 @@ def build_evaluations_table(rows: Sequence[tuple[int, ClientEvaluation]]) -> pa.
         if column.name not in values:
             given = np.array([getattr(e, column.name) for e in evaluations], dtype=np.float64)
             values[column.name] = _nan_to_null(given).cast(column.type)
-    return pa.table(values, schema=EVALUATIONS_SCHEMA)
-
-
-TABLE_BUILDERS: Mapping[str, Callable[[Sequence[Any]], pa.Table]] = {
-    "clients": build_decisions_table,
-    "evaluations": build_evaluations_table,
-}
-"""The builders of the tables that grow, by the names of their folders."""
+    for model in personal_models:
+        personal = [e.find_personal(model) for e in evaluations]
+        for column, name in zip(
+            PERSONAL_COLUMNS[model], ("epochs", *PERSONAL_METRICS), strict=True
+        ):
+            numbers = [math.nan if one is None else getattr(one, name) for one in personal]
+            given = np.array(numbers, dtype=np.float64)
+            values[column.name] = _nan_to_null(given).cast(column.type)
+    return pa.table(values, schema=build_schema(list_evaluation_columns(personal_models)))
 
 
 def _nan_to_none(value: float) -> float | None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -41,10 +42,12 @@ from .safe_files import MANIFEST_FILE
 from .settings import flatten_settings, load_settings
 from .summary import RegretBound, RunSummary
 from .tables import (
-    COLUMNS_BY_TABLE,
-    TABLE_BUILDERS,
+    CLIENTS_COLUMNS,
     TableWriter,
+    build_decisions_table,
+    build_evaluations_table,
     build_population_table,
+    list_evaluation_columns,
     write_table,
 )
 from .values import CorruptRecordError, read_name, to_json_number
@@ -79,6 +82,8 @@ class RunWriter(RunCallback):
         Called with the events of the records, in this order.
     regret_bound : callable
         The bound on the regret of the method's decisions; by default there is none.
+    personal_models : sequence of str
+        The models of the clients' own that the run evaluates, some of ``PERSONAL_MODELS``.
     resumed : Checkpoint, optional
         The checkpoint from which to resume the run in ``directory``; later records are removed.
 
@@ -97,9 +102,11 @@ class RunWriter(RunCallback):
         *,
         observers: Sequence[RunObserver] = (),
         regret_bound: RegretBound = _no_regret_bound,
+        personal_models: Sequence[str] = (),
         resumed: Checkpoint | None = None,
     ) -> None:
         self.directory = directory.absolute()
+        self._personal_models = personal_models
         _check_names(identity)
         before = None if resumed is None else read_manifest(self.directory)
         with ExitStack() as cleanup:  # closes what is already open if a later step fails
@@ -171,13 +178,19 @@ class RunWriter(RunCallback):
 
     def _open_tables(self, rows: Mapping[str, int]) -> None:
         """Open the tables that grow with the rounds, truncated to these numbers of rows."""
-        self._tables = {
-            name: TableWriter(
-                self.directory / name, columns, rows.get(name, 0), TABLE_BUILDERS[name]
-            )
-            for name, columns in COLUMNS_BY_TABLE.items()
-        }
-        self._clients, self._evaluations = self._tables["clients"], self._tables["evaluations"]
+        self._clients = TableWriter(
+            self.directory / "clients",
+            CLIENTS_COLUMNS,
+            rows.get("clients", 0),
+            build_decisions_table,
+        )
+        self._evaluations = TableWriter(
+            self.directory / "evaluations",
+            list_evaluation_columns(self._personal_models),
+            rows.get("evaluations", 0),
+            partial(build_evaluations_table, personal_models=self._personal_models),
+        )
+        self._tables = {"clients": self._clients, "evaluations": self._evaluations}
 
     def __enter__(self) -> Self:
         return self

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from .equality import nan_equals_nan
@@ -164,6 +164,42 @@ class DecisionTrace:
     weight_cap: float | None = None
 
 
+FINETUNED, ALONE = "finetuned", "alone"
+
+PERSONAL_MODELS = (FINETUNED, ALONE)
+"""The models of each client's own: the last common model, and the first, after training on the
+client's rows."""
+
+EPOCH_SETTINGS = {FINETUNED: "evaluation.finetune_epochs", ALONE: "evaluation.alone_epochs"}
+"""The settings of the epochs for which clients train these models."""
+
+
+@nan_equals_nan
+@dataclass(frozen=True, slots=True)
+class PersonalEvaluation:
+    """One client's evaluation of a model of its own; NaN where it is not defined.
+
+    ``model`` is one of ``PERSONAL_MODELS``, and ``epochs`` the number of epochs that the client
+    trained it. The others are as in ``ClientEvaluation``.
+    """
+
+    model: str
+    epochs: int
+    test_loss: float
+    test_accuracy: float
+    test_metric: float = math.nan
+    test_r2: float = math.nan
+    validation_loss: float = math.nan
+    validation_accuracy: float = math.nan
+    validation_metric: float = math.nan
+    validation_r2: float = math.nan
+
+
+_, _, *_names = (item.name for item in fields(PersonalEvaluation))
+PERSONAL_METRICS = tuple(_names)
+"""The names of the metrics of a ``PersonalEvaluation``."""
+
+
 @nan_equals_nan
 @dataclass(frozen=True, slots=True)
 class ClientEvaluation:
@@ -173,7 +209,8 @@ class ClientEvaluation:
     ``num_examples``, ``loss`` and ``accuracy`` belong to the client's training split, the others to
     its test and validation splits. ``test_metric`` and ``validation_metric`` are the metric that
     ``evaluation.metric`` names, if it is neither loss nor accuracy; R2 is beside it where numbers
-    are predicted. ``held_out`` says whether the client never trains.
+    are predicted. ``held_out`` says whether the client never trains. ``personal`` has the
+    evaluations of the client's own models.
     """
 
     client: int
@@ -192,6 +229,19 @@ class ClientEvaluation:
     validation_metric: float = math.nan
     validation_r2: float = math.nan
     held_out: bool = False
+    personal: tuple[PersonalEvaluation, ...] = ()
+
+    def find_personal(self, model: str) -> PersonalEvaluation | None:
+        """Return the evaluation of one of the client's own models, or None."""
+        return next((one for one in self.personal if one.model == model), None)
+
+    def replace_by_personal(self, model: str) -> "ClientEvaluation | None":
+        """Return the evaluation with the test and validation metrics of one of its own models."""
+        found = self.find_personal(model)
+        if found is None:
+            return None
+        metrics = {name: getattr(found, name) for name in PERSONAL_METRICS}
+        return replace(self, **metrics, personal=())
 
     @property
     def priority(self) -> bool:

@@ -49,6 +49,9 @@ TRAIN = encode_train_request(
     encode_arrays(MODEL), TrainRequest(1, RoundPlan((2,)), (True,), Objective(1.0, 0.5))
 )
 EVALUATE = encode_evaluate_request(encode_arrays(MODEL), EvaluateRequest(1, (2,), (True,), (True,)))
+FINETUNE = encode_evaluate_request(
+    encode_arrays(MODEL), EvaluateRequest(1, (2,), (False,), (True,), finetune_epochs=3)
+)
 
 
 @pytest.fixture
@@ -202,6 +205,19 @@ def test_metrics_that_are_withheld_do_not_leave_the_node(device: Path) -> None:
     assert set(measured) - set(left) == {"test-accuracy"}
 
 
+def test_metrics_of_a_model_of_its_own_are_withheld_as_well(device: Path) -> None:
+    """The reply to a request to train before the evaluation has the keys of any evaluation."""
+    (free,) = decode_evaluate_reply(send_message(device, FINETUNE, "evaluate").content)
+    assert not np.isnan(free.test_loss)
+    assert not np.isnan(free.test_accuracy)
+    write_policy(device, "withhold: [test-loss]")
+    reply = send_message(device, FINETUNE, "evaluate")
+    assert [*reply.content] == ["metrics"]
+    (result,) = decode_evaluate_reply(reply.content)
+    assert np.isnan(result.test_loss)
+    assert result.test_accuracy == free.test_accuracy
+
+
 def test_a_name_leaves_the_node_only_if_the_policy_gives_one(device: Path) -> None:
     """Only with the reply to the query, and only to a run that keeps names."""
     assert decode_client_names(send_message(device, encode_query(), "query").content) == {}
@@ -281,6 +297,17 @@ def test_the_examples_of_a_day(device: Path) -> None:
         decode_train_reply(send_message(device, TRAIN, "train").content)[0].status for _ in range(3)
     ]
     assert statuses == [Status.DONE, Status.DONE, Status.UNAVAILABLE]
+
+
+def test_a_model_of_its_own_counts_as_a_round_of_the_day(device: Path) -> None:
+    """The client trains for it; an evaluation without training is free."""
+    write_policy(device, "per_day: {rounds: 1}")
+    for content, status in ((EVALUATE, 0), (FINETUNE, 0), (FINETUNE, 2), (EVALUATE, 0)):
+        (result,) = decode_evaluate_reply(send_message(device, content, "evaluate").content)
+        assert result.status == status
+    (trained,) = decode_train_reply(send_message(device, TRAIN, "train").content)
+    assert trained.status is Status.UNAVAILABLE
+    assert json.loads((device / USAGE_FILE).read_text())["examples"] == 6
 
 
 def test_a_misplaced_count_allows_nothing(tmp_path: Path) -> None:

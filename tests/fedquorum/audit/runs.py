@@ -17,6 +17,10 @@ CONFIGURATIONS = {
     "draws": ("strategy.priority_samples=6", "strategy.fraction=0.7", "strategy.epsilon=1"),
     "weighted": ("data.priority_weights={5: 0.5, 3: 0.1}", "strategy.epsilon=0.5"),
     "fedavg": ("strategy=fedavg", "strategy.priority_samples=3"),
+    "personal": (
+        *("strategy=fedavg", "evaluation.finetune_epochs=[0,2]", "evaluation.alone_epochs=3"),
+        *("data.validation_fraction=0.2", "evaluation.every=2"),
+    ),
     "fedavg_priority": ("strategy=fedavg_priority", "evaluation.clients=priority"),
     "local_only": ("strategy=local_only", "evaluation.metric=loss"),
     "fedau": (

@@ -85,6 +85,36 @@ def find_row(rows: Rows, number: int, client: int) -> dict[str, Any]:
             lambda rows: find_row(rows, 3, 1).update(test_num_examples=7),
             "round 3, client 1: evaluations/: the test part has 7 examples, and had 6 in",
         ),
+        (
+            "personal",
+            lambda rows: find_row(rows, 5, 1).update(finetuned_epochs=1),
+            "round 5, client 1: evaluations/: finetuned_epochs is 1, which evaluation.finetune_epo",
+        ),
+        (
+            "personal",
+            lambda rows: find_row(rows, 2, 1).update(alone_epochs=3),
+            "round 2, client 1: evaluations/: the model alone, where the run evaluates none",
+        ),
+        (
+            "personal",
+            lambda rows: find_row(rows, 5, 1).update(held_out=True),
+            "round 5, client 1: evaluations/: the model finetuned of a client that never trains",
+        ),
+        (
+            "personal",
+            lambda rows: find_row(rows, 5, 1).update(alone_test_accuracy=1.5),
+            "round 5, client 1: evaluations/: alone_test_accuracy is 1.5, which none can be",
+        ),
+        (
+            "personal",
+            lambda rows: find_row(rows, 5, 1).update(finetuned_test_loss=0.25),
+            "round 5: test.finetuned.loss is ",
+        ),
+        (
+            "personal",
+            lambda rows: find_row(rows, 5, 1).update(alone_epochs=None),
+            "round 5: test.alone.accuracy is ",
+        ),
     ],
 )
 def test_contradictory_evaluations_are_named(

@@ -10,12 +10,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fedquorum.records.callback import FinishedRound
+from fedquorum.records.columns import build_schema
 from fedquorum.records.provenance import RunInfo
 from fedquorum.records.reader import FORMAT_VERSION, Run, read_runs
 from fedquorum.records.round_record import RoundRecord, build_round_record
-from fedquorum.records.tables import CLIENTS_SCHEMA, EVALUATIONS_SCHEMA, POPULATION_SCHEMA
+from fedquorum.records.tables import (
+    CLIENTS_SCHEMA,
+    EVALUATIONS_SCHEMA,
+    POPULATION_SCHEMA,
+    list_evaluation_columns,
+)
 from fedquorum.records.writer import RunWriter
-from fedquorum.rules.decisions import ClientDecision, ClientEvaluation, RoundReport
+from fedquorum.rules.decisions import (
+    PERSONAL_MODELS,
+    ClientDecision,
+    ClientEvaluation,
+    RoundReport,
+)
 from fedquorum.rules.types import Objective, RoundPlan
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
@@ -213,6 +224,9 @@ SCHEMAS = {"clients": CLIENTS_SCHEMA, "evaluations": EVALUATIONS_SCHEMA}
 def write_table(run: Path, folder: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write a run's table with exactly these rows; missing columns are null."""
     schema = SCHEMAS[folder]
+    if folder == "evaluations":
+        models = [model for model in PERSONAL_MODELS if rows and f"{model}_epochs" in rows[0]]
+        schema = build_schema(list_evaluation_columns(models))
     (run / folder).mkdir(exist_ok=True)
     for path in (run / folder).glob("*.parquet"):
         path.unlink()

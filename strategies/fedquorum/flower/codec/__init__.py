@@ -44,7 +44,9 @@ Evaluate
     split), test-num-examples, test-loss, test-accuracy and, if another metric is configured,
     test-metric (test split), beside it test-r2 if numbers are predicted, and the same with
     validation- if clients have such a split. A number
-    that is not evaluated or not defined is NaN, without a second list.
+    that is not evaluated or not defined is NaN, without a second list. With ``finetune-epochs`` in
+    the request each client trains the arrays for that many epochs on its own rows, evaluates the
+    result and discards it: the reply has the same keys, and no arrays.
 A client that failed has its reason in ``failures`` {client-id: list, reason: list}. A train reply
 of simulated devices has ``response-times`` {client-id: list, seconds: list}.
 """
@@ -77,6 +79,7 @@ from .requests import (
     encode_query,
     encode_train_request,
     filter_clients,
+    requests_training,
 )
 from .results import (
     ClientResult,
@@ -180,6 +183,7 @@ __all__ = [
     "find_unavailable_clients",
     "has_protocol_version",
     "is_native_reply",
+    "requests_training",
     "select_records",
     "to_metrics",
     "view_arrays",

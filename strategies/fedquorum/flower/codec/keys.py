@@ -32,6 +32,7 @@ START_INDEX = "start-model"  # the index of a client's model among those records
 CLIPPING_NORM = "clipping_norm"  # Flower's: the norm to which clients clip their updates
 TRAIN_SPLIT = "train-part"
 TEST_SPLIT = "test-part"
+FINETUNE_EPOCHS = "finetune-epochs"  # of training on the client's rows before the evaluation
 
 # In the metrics of replies, and beside the failures.
 STATUS = "status"
@@ -118,6 +119,7 @@ REQUEST_KEYS = frozenset(
         CLIPPING_NORM,
         TRAIN_SPLIT,
         TEST_SPLIT,
+        FINETUNE_EPOCHS,
     }
 )
 """The protocol's keys in a request's config; a user's config can only add other keys."""

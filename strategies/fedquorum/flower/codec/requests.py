@@ -19,6 +19,7 @@ from .keys import (
     CONFIG,
     CRITERION,
     EPSILON,
+    FINETUNE_EPOCHS,
     GLOBAL_ACCURACY,
     GLOBAL_LOSS,
     KEEPS_MODEL,
@@ -71,13 +72,17 @@ class TrainRequest:
 
 @dataclass(frozen=True)
 class EvaluateRequest:
-    """A node's evaluate request; ``train`` and ``test`` have an entry for each client."""
+    """A node's evaluate request; ``train`` and ``test`` have an entry for each client.
+
+    With ``finetune_epochs`` each client first trains the model for that many epochs.
+    """
 
     server_round: int
     clients: tuple[int, ...]
     train: tuple[bool, ...]
     test: tuple[bool, ...]
     evaluates_local_model: bool = False
+    finetune_epochs: int = 0
 
 
 @dataclass(frozen=True)
@@ -161,6 +166,9 @@ class EvaluateTask:
         Whether the client evaluates its training split, and its test split.
     evaluates_local_model : bool
         Whether the client evaluates its local model.
+    finetune_epochs : int
+        Number of epochs for which the client trains the model on its own rows before it evaluates
+        it; the trained model is then discarded.
     """
 
     client: int
@@ -168,6 +176,7 @@ class EvaluateTask:
     train: bool = True
     test: bool = True
     evaluates_local_model: bool = False
+    finetune_epochs: int = 0
 
 
 # --- the server's side ---------------------------------------------------------------------
@@ -221,6 +230,8 @@ def encode_evaluate_request(arrays: ArrayRecord, request: EvaluateRequest) -> Re
     }
     if request.evaluates_local_model:
         config[KEEPS_MODEL] = True
+    if request.finetune_epochs:
+        config[FINETUNE_EPOCHS] = request.finetune_epochs
     return RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(config)})
 
 
@@ -322,14 +333,30 @@ def build_train_task(config: Mapping[str, Any], client: int) -> TrainTask:
 
 
 def build_evaluate_task(config: Mapping[str, Any], client: int) -> EvaluateTask:
-    """Return a client's evaluation task from a config with one value for each key."""
+    """Return a client's evaluation task from a config with one value for each key.
+
+    Raises
+    ------
+    ProtocolError
+        If the number of epochs is not a whole number >= 0.
+    """
+    epochs = config.get(FINETUNE_EPOCHS, 0)
+    if not isinstance(epochs, int) or epochs < 0:
+        raise ProtocolError(f"'{FINETUNE_EPOCHS}' must be a whole number >= 0, got {epochs!r}")
     return EvaluateTask(
         client=client,
         server_round=config.get(SERVER_ROUND, 0),
         train=bool(config.get(TRAIN_SPLIT, True)),
         test=bool(config.get(TEST_SPLIT, True)),
         evaluates_local_model=bool(config.get(KEEPS_MODEL, False)),
+        finetune_epochs=epochs,
     )
+
+
+def requests_training(content: RecordDict) -> bool:
+    """Say whether an evaluate request lets its clients train before they evaluate."""
+    config: Mapping[str, Any] = select_records(content, ConfigRecord).get(CONFIG, {})
+    return bool(config.get(FINETUNE_EPOCHS))
 
 
 def decode_selected_clients(
