@@ -63,8 +63,8 @@ class SeedRun:
         Other numbers of the last round by name: ``all``, ``priority``, ``non_priority``,
         ``held_out`` (means of the metric over these clients, if there are any), and over all
         clients ``worst10``, ``best10``, ``gini``, ``std`` and ``jain``. Of the score's clients,
-        ``evaluated`` is the number, ``left_out`` that of clients without the metric, and ``r2`` the
-        mean R2 where numbers are predicted.
+        ``evaluated`` is the number, ``left_out`` that of clients without the metric, ``r2`` the
+        mean R2 where numbers are predicted, and ``average_precision`` that beside AUROC.
     clients : mapping
         The metric on each client's test split, by client id.
     curve : ScoreCurve

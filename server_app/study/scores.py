@@ -12,12 +12,15 @@ from fedquorum.errors import RunError
 from fedquorum.records.reader import load_run, read_client_names, read_dataset
 from fedquorum.records.round_record import summarize_evaluations
 from fedquorum.records.tables import get_metric_column
+from fedquorum.rules.metrics import AVERAGE_PRECISION
 
 from server_app.study.result import ScoreCurve, SeedRun
 from server_app.sweeps.jobs import read_complete_rounds
 
 SCORE_GROUPS = ("all", "priority", "non_priority", "held_out")
 R2 = "r2"
+COMPANIONS = (R2, AVERAGE_PRECISION)
+"""Metrics that the records have beside the clients' metric."""
 COVERAGE_NAMES = ("evaluated", "left_out")
 """The numbers of the score's clients, and of those without the metric."""
 
@@ -95,7 +98,10 @@ def read_seed_run(
     measures = {
         **{group: _get_number(last, f"test.{group}.{metric}") for group in SCORE_GROUPS},
         **{name: _get_number(last, f"test.all.{name}") for name in DISPERSION_NAMES},
-        **{name: _get_number(last, f"test.{group}.{name}") for name in (*COVERAGE_NAMES, R2)},
+        **{
+            name: _get_number(last, f"test.{group}.{name}")
+            for name in (*COVERAGE_NAMES, *COMPANIONS)
+        },
     }
     return SeedRun(
         seed=run.seed,

@@ -17,7 +17,7 @@ from ..errors import RunError
 from ..records.reader import RUN_STATUSES, Run
 from ..records.round_record import format_coverage
 from ..records.settings import DATA_LOCATION_KEYS
-from ..rules.metrics import METRICS, get_metric
+from ..rules.metrics import AVERAGE_PRECISION, METRICS, get_metric
 from ..sanitize import sanitize
 from .final_metrics import (
     CLIENT_METRICS,
@@ -47,6 +47,7 @@ MIXED_METRICS = "metric"
 METRIC_NAMES = {name: metric.title for name, metric in METRICS.items()}
 OPTIONAL_COLUMNS = {
     "r2": "R2, by data",
+    AVERAGE_PRECISION: "average precision, by data, %",
     **{key: f"{text}, %" for one in REPORTED_METRICS for key, text in one.labels.items()},
     "regret": "regret",
     "regret_bound": "regret bound",
@@ -256,7 +257,9 @@ def build_summary_table(rows: Sequence[Row], title: str) -> TextTable:
         if not _has_metric(rows, name):
             del headings[name]
     headings |= {
-        name: OPTIONAL_COLUMNS[name] for name in ("r2", *RULE_METRICS) if _has_metric(rows, name)
+        name: OPTIONAL_COLUMNS[name]
+        for name in ("r2", AVERAGE_PRECISION, *RULE_METRICS)
+        if _has_metric(rows, name)
     }
     return TextTable(
         title=f"{title}: test {metric_name}, after the last evaluation",
@@ -556,7 +559,7 @@ _SCORES = (
     *("test", "average", "worst", "best", "worst10", "best10", "std"),
     *("validation", "validation_worst10"),
 )
-_FRACTIONS = frozenset({"gini", "constant_accuracy", *RULE_METRICS})
+_FRACTIONS = frozenset({"gini", AVERAGE_PRECISION, "constant_accuracy", *RULE_METRICS})
 
 
 def build_overview_table(rows: Sequence[Row]) -> Table:
