@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from fedquorum.errors import SettingsError
-from fedquorum.rules.metrics import METRICS
+from fedquorum.rules.metrics import AVERAGE_PRECISION, METRICS
 from numpy.typing import NDArray
 
 BINARY_CLASSES = 2
@@ -55,6 +55,10 @@ def compute_metric(
                in float64: with two classes that of class 1; with more, the mean of one against
                the rest over the classes among the client's labels; undefined if all labels are
                of one class
+    ``average_precision``
+               sum over the distinct scores s, descending, of the precision among the predictions
+               with at least s times the gain in recall there, without interpolation, of the
+               same rankings and classes as AUROC; undefined where AUROC is
     ``f1``     mean of 2 P R / (P + R) over the classes that are predicted or among the labels,
                with P and R the class's precision and recall
     ``top5``   fraction of the labels that are among the five highest logits
@@ -87,7 +91,24 @@ def compute_metric(
 
 
 def _compute_auroc(predictions: _Predictions) -> NDArray[np.float64]:
-    """Return each client's mean area over the classes for which it is defined (K,)."""
+    """Return each client's mean area under the ROC curve over the classes (K,)."""
+    return _average_over_classes(_compute_areas, predictions)
+
+
+def _compute_average_precision(predictions: _Predictions) -> NDArray[np.float64]:
+    """Return each client's mean average precision over the classes (K,)."""
+    return _average_over_classes(_compute_precisions, predictions)
+
+
+_RankingMetric = Callable[
+    [torch.Tensor, torch.Tensor, _Predictions, torch.Tensor], NDArray[np.float64]
+]
+
+
+def _average_over_classes(
+    compute_by_class: _RankingMetric, predictions: _Predictions
+) -> NDArray[np.float64]:
+    """Return each client's mean over the classes for which a metric of rankings is defined (K,)."""
     members = predictions.count_by_class(predictions.labels)
     m, c = predictions.logits.shape
     classes = torch.arange(1 if c == BINARY_CLASSES else 0, c, device=predictions.logits.device)
@@ -98,7 +119,7 @@ def _compute_auroc(predictions: _Predictions) -> NDArray[np.float64]:
         strict=True,
     )
     return _compute_row_means(
-        np.concatenate([_compute_areas(*chunk, predictions, members) for chunk in chunks], axis=1)
+        np.concatenate([compute_by_class(*chunk, predictions, members) for chunk in chunks], axis=1)
     )
 
 
@@ -166,8 +187,45 @@ def _compute_areas(
     return _compute_ratio(above, pairs)
 
 
+def _compute_precisions(
+    scores: torch.Tensor, classes: torch.Tensor, predictions: _Predictions, members: torch.Tensor
+) -> NDArray[np.float64]:
+    """Return the average precisions of j classes from scores (j, m), NaN where undefined (K, j).
+
+    With P members of the class, it is the mean over them of the precision among the predictions of
+    the client that score at least as high.
+    """
+    order, first, _ = _sort_within_clients(scores, predictions)
+    member = (predictions.labels == classes.unsqueeze(1)).gather(1, order)
+    client, counts = predictions.client, predictions.counts
+    # The number of members before each position, from which the number from there on follows.
+    before = torch.cat([torch.zeros_like(first[:, :1]), member.long().cumsum(1)], dim=1)
+    end = (predictions.first_rows + counts)[client].expand_as(first)
+    hits = before.gather(1, end) - before.gather(1, first)
+    precision = torch.where(member, hits.double() / (end - first), 0.0)
+    sums = torch.segment_reduce(precision.t().contiguous(), "sum", lengths=counts).cpu().numpy()
+    positive = members[:, classes].cpu().numpy()
+    is_defined = (positive > 0) & (positive < counts.cpu().numpy()[:, None])
+    found = np.full(sums.shape, math.nan)
+    np.divide(sums, positive, out=found, where=is_defined)
+    return found
+
+
 def _compute_doubled_ranks(scores: torch.Tensor, predictions: _Predictions) -> torch.Tensor:
     """Return twice the rank (from 1) of each score (j, m) among its client's scores in the row."""
+    order, first, last = _sort_within_clients(scores, predictions)
+    within = first + last + 2 - 2 * predictions.first_rows[predictions.client]
+    return torch.empty_like(within).scatter_(1, order, within)
+
+
+def _sort_within_clients(
+    scores: torch.Tensor, predictions: _Predictions
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the ascending order of scores (j, m) within each client, and the ends of their ties.
+
+    By position in that order: the index of the score, and the first and the last position of the
+    scores that equal it, (j, m) each.
+    """
     # Sort by client, and by score within a client: a stable sort retains the first order.
     by_score = scores.argsort(dim=1, stable=True)
     order = by_score.gather(1, predictions.client[by_score].argsort(dim=1, stable=True))
@@ -179,9 +237,7 @@ def _compute_doubled_ranks(scores: torch.Tensor, predictions: _Predictions) -> t
     # The first and the last position of each score's tie.
     first = torch.where(torch.cat([boundary, is_new], dim=1), position, 0).cummax(dim=1).values
     last = torch.where(torch.cat([is_new, boundary], dim=1), position, scores.shape[1])
-    last = last.flip(1).cummin(dim=1).values.flip(1)
-    within = first + last + 2 - 2 * predictions.first_rows[client]
-    return torch.empty_like(within).scatter_(1, order, within)
+    return order, first, last.flip(1).cummin(dim=1).values.flip(1)
 
 
 def _compute_f1(predictions: _Predictions) -> NDArray[np.float64]:
@@ -270,6 +326,7 @@ def _compute_row_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 _METRIC_FUNCTIONS: dict[str, Callable[[_Predictions], NDArray[np.float64]]] = {
     "auroc": _compute_auroc,
+    AVERAGE_PRECISION: _compute_average_precision,
     "f1": _compute_f1,
     "top5": _compute_top5,
     "rmse": _compute_rmse,

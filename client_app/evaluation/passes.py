@@ -5,12 +5,13 @@ Shapes: n samples of all clients, inputs (n, *input_shape), labels (n,), or (n, 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, overload
 
 import numpy as np
 import torch
 from fedquorum.rules.equality import nan_equals_nan
+from fedquorum.rules.metrics import AVERAGE_PRECISION
 from numpy.typing import NDArray
 from torch import nn
 
@@ -29,7 +30,7 @@ class ClientMetrics:
 
     The accuracy is NaN where predictions are neither correct nor wrong. ``metric`` is the
     additional metric, NaN if none was requested or it is not defined. ``r2`` is computed beside it
-    where numbers are predicted.
+    where numbers are predicted, and ``average_precision`` beside AUROC.
     """
 
     num_examples: int
@@ -37,6 +38,7 @@ class ClientMetrics:
     accuracy: float
     metric: float = math.nan
     r2: float = math.nan
+    average_precision: float = math.nan
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,11 +50,12 @@ class MetricsByClient(Sequence[ClientMetrics]):
     accuracy: NDArray[np.float64]
     metric: NDArray[np.float64]
     r2: NDArray[np.float64]
+    average_precision: NDArray[np.float64]
 
     @property
     def columns(self) -> tuple[NDArray[Any], ...]:
         """The arrays, in the order of the fields of ``ClientMetrics``."""
-        return self.num_examples, self.loss, self.accuracy, self.metric, self.r2
+        return tuple(getattr(self, item.name) for item in fields(self))
 
     @overload
     def __getitem__(self, index: int) -> ClientMetrics: ...
@@ -153,7 +156,7 @@ def reduce_by_client(
     rows = np.asarray(counts, dtype=np.int64)
     lengths = torch.from_numpy(rows).to(terms.device)
     sums = torch.segment_reduce(terms, "sum", lengths=lengths)
-    values = r2 = np.full(len(rows), math.nan)
+    values = r2 = average_precision = np.full(len(rows), math.nan)
     if predictions:
         logits, targets = (torch.cat(tensors) for tensors in zip(*predictions, strict=True))
         # A sequence has several predictions, or none; the last column counts them. A predicted
@@ -163,7 +166,11 @@ def reduce_by_client(
         values = np.array(compute_metric(metric_name, logits, targets, num_predictions))
         if is_regression:
             r2 = np.array(compute_metric("r2", logits, targets, num_predictions))
-    return _build_metrics(rows, sums.cpu().numpy(), values, r2)
+        if metric_name == "auroc":
+            average_precision = np.array(
+                compute_metric(AVERAGE_PRECISION, logits, targets, num_predictions)
+            )
+    return _build_metrics(rows, sums.cpu().numpy(), values, r2, average_precision)
 
 
 def compute_rows_per_pass(x: torch.Tensor, y: torch.Tensor) -> int:
@@ -175,8 +182,7 @@ def compute_rows_per_pass(x: torch.Tensor, y: torch.Tensor) -> int:
 def _build_metrics(
     rows: NDArray[np.int64],
     sums: NDArray[np.float64],
-    values: NDArray[np.float64],
-    r2: NDArray[np.float64],
+    *metrics: NDArray[np.float64],
 ) -> MetricsByClient:
     """Return clients' metrics from their sums (K, 4); NaN for a client without rows."""
     loss, weight, correct, count = sums.T
@@ -188,6 +194,5 @@ def _build_metrics(
         rows,
         np.where(has_rows, mean, undefined),
         np.where(has_rows, accuracy, undefined),
-        np.where(has_rows, values, undefined),
-        np.where(has_rows, r2, undefined),
+        *(np.where(has_rows, values, undefined) for values in metrics),
     )

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from statistics import median_low
 from types import TracebackType
 from typing import Any, Self
@@ -19,7 +20,7 @@ from fedquorum.records.round_record import (
 )
 from fedquorum.report.terminal import format_time_left
 from fedquorum.rules.description import Goal
-from fedquorum.rules.metrics import get_metric
+from fedquorum.rules.metrics import AVERAGE_PRECISION, METRICS, get_metric
 from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import (
@@ -357,9 +358,10 @@ def build_final_table(
             table.add_row(name, *(spec.format_metric("accuracy", one) for one in constants))
         for key, name in ((key, f"  {name}") for key, name in spec.statistics):
             table.add_row(name, *(spec.format_metric(key, values.get(key)) for values in tested))
-        if spec.metric != "r2" and any("r2" in values for values in tested):
-            r2 = (spec.format_metric("r2", values.get("r2")) for values in tested)
-            table.add_row("test R2, by data", *r2)
+        companions = {"r2", AVERAGE_PRECISION} - {spec.metric}
+        for key in sorted(companions.intersection(chain.from_iterable(tested))):
+            cells = (spec.format_metric(key, values.get(key)) for values in tested)
+            table.add_row(f"test {METRICS[key].name}, by data", *cells)
         for key, name in _list_report_statistics(tested):
             table.add_row(name, *(spec.format_metric(key, values.get(key)) for values in tested))
     table.add_section()

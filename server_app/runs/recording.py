@@ -17,6 +17,7 @@ from fedquorum.rules.composition import RuleSet
 from fedquorum.rules.state_arrays import StateArrays
 
 from conf import ComposedConfig, Settings
+from conf.schema.settings import get_evaluation_metric
 from server_app.provenance import CODE_PATHS, PACKAGES, SOURCE_ROOT
 from server_app.runs.trackers import build_observers
 
@@ -72,6 +73,7 @@ def create_run_writer(
         observers=build_observers(composed),
         regret_bound=rules.compute_regret_bound,
         personal_models=tuple(composed.settings.evaluation.personal_epochs),
+        has_average_precision=get_evaluation_metric(composed.settings) == "auroc",
         resumed=resumed,
     )
 

@@ -19,7 +19,7 @@ from fedquorum.audit.replay import read_audit_input
 from fedquorum.records.round_record import summarize_evaluations
 from fedquorum.rng import make_generator
 from fedquorum.rules.decisions import ClientEvaluation
-from fedquorum.rules.metrics import get_metric
+from fedquorum.rules.metrics import AVERAGE_PRECISION, get_metric
 from numpy.typing import NDArray
 
 from client_app.data import FederatedData
@@ -31,7 +31,7 @@ from server_app.study.scores import get_number
 NUM_SHUFFLES = 20
 """Random orders of a ranking: one would add its own luck to every comparison with it."""
 
-RANKING_METRICS = ("auroc",)
+RANKING_METRICS = ("auroc", AVERAGE_PRECISION)
 
 
 def score_guessing(

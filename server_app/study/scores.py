@@ -13,12 +13,15 @@ from fedquorum.records.reader import Run, load_run, read_client_names, read_data
 from fedquorum.records.round_record import summarize_evaluations
 from fedquorum.records.tables import get_metric_column
 from fedquorum.rules.decisions import EPOCH_SETTINGS, PERSONAL_MODELS
+from fedquorum.rules.metrics import AVERAGE_PRECISION
 
 from server_app.study.result import ScoreCurve, SeedRun
 from server_app.sweeps.jobs import read_complete_rounds
 
 SCORE_GROUPS = ("all", "priority", "non_priority", "held_out", *PERSONAL_MODELS)
 R2 = "r2"
+COMPANIONS = (R2, AVERAGE_PRECISION)
+"""Metrics that the records have beside the clients' metric."""
 COVERAGE_NAMES = ("evaluated", "left_out")
 """The numbers of the score's clients, and of those without the metric."""
 
@@ -115,7 +118,10 @@ def read_record_scores(
     measures = {
         **{name: get_number(record, f"test.{name}.{metric}") for name in SCORE_GROUPS},
         **{name: get_number(record, f"test.all.{name}") for name in DISPERSION_NAMES},
-        **{name: get_number(record, f"test.{group}.{name}") for name in (*COVERAGE_NAMES, R2)},
+        **{
+            name: get_number(record, f"test.{group}.{name}")
+            for name in (*COVERAGE_NAMES, *COMPANIONS)
+        },
     }
     defined = {name: value for name, value in measures.items() if value is not None}
     return get_number(record, f"test.{score}"), defined

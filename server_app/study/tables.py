@@ -8,6 +8,7 @@ from statistics import fmean, stdev
 from fedquorum.records.round_record import format_coverage
 from fedquorum.report.names import format_setting
 from fedquorum.report.tables import TextTable
+from fedquorum.rules.metrics import AVERAGE_PRECISION, METRICS
 from fedquorum.sanitize import sanitize
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -32,8 +33,8 @@ from server_app.study.text import (
 
 MISSING_CELL = "-"
 MIN_WHOLE_MB = 1000.0
-R2_MARGIN = 0.01
-"""The precision of R2, which has no margin of its own in a study of another metric."""
+COMPANION_MARGIN = 0.01
+"""The precision of R2 and average precision, which have no margin beside a study's metric."""
 TUNED_HEADING = "values tuned"
 ALL, WORST, UNSEEN = "all", "worst10", "held_out"
 MAX_SENTENCE_LENGTH = 1000
@@ -131,9 +132,9 @@ class _Row:
         one = self.paired_difference
         return MISSING_CELL if one is None else f"{one.ahead} of {count_seeds(self.result)}"
 
-    @property
-    def r2(self) -> str:
-        return Unit.for_metric(R2, R2_MARGIN).format_number(average_measure(self.method.runs, R2))
+    def format_companion(self, metric: str) -> str:
+        unit = Unit.for_metric(metric, COMPANION_MARGIN)
+        return unit.format_number(average_measure(self.method.runs, metric))
 
     def format_measure(self, name: str) -> str:
         return get_unit(self.result).format_number(average_measure(self.method.runs, name))
@@ -179,7 +180,7 @@ def _build_columns(result: StudyResult) -> dict[str, Callable[[_Row], str]]:
     interval = f"{format_percent(result.confidence)} interval"
     columns: dict[str, Callable[[_Row], str]] = {
         f"{unit.metric} of {describe_score_clients(result)}{in_percent}": lambda row: row.score,
-        **_build_r2_column(result),
+        **_build_companion_column(result),
         f"better than {baseline} by{in_unit} ({interval})": lambda row: row.difference,
         "seeds ahead": lambda row: row.ahead,
         f"all clients{in_percent}": lambda row: row.format_measure(ALL),
@@ -195,12 +196,21 @@ def _build_columns(result: StudyResult) -> dict[str, Callable[[_Row], str]]:
     return {name: cell for name, cell in columns.items() if name != f"{score}{in_percent}"}
 
 
-def _build_r2_column(result: StudyResult) -> dict[str, Callable[[_Row], str]]:
-    """Return the column of R2, for the score's group of clients; none if R2 is the metric."""
-    if result.metric == R2 or not result.metric_info.is_regression:
+def _build_companion_column(result: StudyResult) -> dict[str, Callable[[_Row], str]]:
+    """Return the column of the metric beside the study's, for the score's group of clients.
+
+    R2 stands beside other metrics of predicted numbers, and average precision beside AUROC.
+    """
+    if result.metric == "auroc":
+        companion = AVERAGE_PRECISION
+    elif result.metric_info.is_regression and result.metric != R2:
+        companion = R2
+    else:
         return {}
     group = result.metric_key.removeprefix("test.").partition(".")[0]
-    return {f"R2 of {describe_score_group(group)}": lambda row: row.r2}
+    heading = f"{METRICS[companion].name} of {describe_score_group(group)}"
+    in_percent = ", %" if METRICS[companion].is_fraction else ""
+    return {f"{heading}{in_percent}": lambda row: row.format_companion(companion)}
 
 
 def build_seed_runs_table(result: StudyResult) -> TextTable:

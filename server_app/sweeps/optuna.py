@@ -150,7 +150,9 @@ def tune(
             best = _write_result(sweep.directory, tuning, values)
         if best is not None:
             value = f"{tuning.objective} {values[best]:.6g}"
-            sweep.say(f"best of {len(values)} jobs: {best}, {value}")
+            tied = [str(job.number) for job, other in values.items() if other == values[best]]
+            tie = f" (a tie of jobs {', '.join(tied)})" if len(tied) > 1 else ""
+            sweep.say(f"best of {len(values)} jobs: {best}, {value}{tie}")
 
 
 def _compose_first_job(
@@ -249,7 +251,7 @@ def _read_objective(job: Job, objective: str | None) -> float | None:
 def _write_result(
     directory: Path, tuning: Tuning, values: Mapping[Job, float | None]
 ) -> Job | None:
-    """Write ``tuning.json`` and return the best job so far; None if no job completed."""
+    """Write ``tuning.json`` and return the first best job so far; None if no job completed."""
     defined = {job: value for job, value in values.items() if value is not None}
     choose = min if tuning.direction == "minimize" else max
     best = choose(defined, key=defined.__getitem__, default=None)

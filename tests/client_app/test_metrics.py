@@ -30,6 +30,7 @@ def compute_by_torchmetrics(name: str, x: torch.Tensor, y: torch.Tensor) -> floa
     """Return what torchmetrics computes of one client's logits, NaN where it is not defined."""
     from torchmetrics.functional.classification import (
         binary_auroc,
+        binary_average_precision,
         multiclass_accuracy,
         multiclass_f1_score,
     )
@@ -45,7 +46,8 @@ def compute_by_torchmetrics(name: str, x: torch.Tensor, y: torch.Tensor) -> floa
     if len(present) == 1:
         return math.nan
     chosen = present if classes > 2 else present[-1:]
-    areas = [float(binary_auroc(rank_rows(x, c), (y == c).long())) for c in chosen.tolist()]
+    compute = binary_auroc if name == "auroc" else binary_average_precision
+    areas = [float(compute(rank_rows(x, c), (y == c).long())) for c in chosen.tolist()]
     return float(np.mean(areas))
 
 
@@ -117,6 +119,21 @@ def test_auroc_ranks_logits_whose_probabilities_are_equal(scale: int, dtype: tor
     three = torch.cat([two, torch.full((200, 1), -60000.0, dtype=dtype)], dim=1)
     areas = [count_pairs(side.double().numpy(), y == c) for c, side in enumerate((-z, z))]
     assert compute_one_metric("auroc", three, labels) == pytest.approx(np.mean(areas), abs=1e-12)
+
+
+def test_average_precision_takes_tied_scores_together() -> None:
+    """Recall rises by a half at precision 1, and by a half at precision 2 of 3."""
+    odds = torch.tensor([0.9, 0.8, 0.8, 0.1])
+    x, y = torch.stack([torch.zeros(4), odds], dim=1), torch.tensor([1, 0, 1, 0])
+    for order in ([0, 1, 2, 3], [3, 2, 1, 0]):
+        assert compute_one_metric("average_precision", x[order], y[order]) == (1 + 2 / 3) / 2
+
+
+def test_average_precision_of_a_constant_score_is_the_share_of_positives() -> None:
+    """AUROC is a half whatever the share."""
+    x, y = torch.zeros(20, 2), torch.tensor([1] + [0] * 19)
+    assert compute_one_metric("average_precision", x, y) == 1 / 20
+    assert compute_one_metric("auroc", x, y) == 0.5
 
 
 def test_auroc_of_a_perfect_order_is_1() -> None:
@@ -233,7 +250,9 @@ def test_all_clients_at_once_are_torchmetrics(
     ]
     values = compute_metric(name, x, y, counts)
     assert values == pytest.approx(expected, abs=1e-6, nan_ok=True)
-    assert sum(math.isnan(value) for value in values) == 5 + 3 * (name == "auroc")
+    assert sum(math.isnan(value) for value in values) == 5 + 3 * (
+        name in {"auroc", "average_precision"}
+    )
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -276,8 +295,9 @@ def test_a_metric_must_fit_what_is_predicted() -> None:
         message = f"must be one of rmse, mae, r2, loss where targets are numbers, got {name}"
         with pytest.raises(SettingsError, match=message):
             check_metric_for_target(name, 1, regression=True)
+    allowed = "accuracy, top5, auroc, average_precision, f1"
     for name in OF_NUMBERS:
-        message = f"one of accuracy, top5, auroc, f1, loss where targets are classes, got {name}"
+        message = f"one of {allowed}, loss where targets are classes, got {name}"
         with pytest.raises(SettingsError, match=message):
             check_metric_for_target(name, 2, regression=False)
 

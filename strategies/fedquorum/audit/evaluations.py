@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from ..records.round_record import SPLITS
 from ..rules.composition import RuleSet
 from ..rules.decisions import EPOCH_SETTINGS
-from ..rules.metrics import get_metric
+from ..rules.metrics import AVERAGE_PRECISION, get_metric
 from .replay import DROP_IN_KEY, AuditInput, TableRow
 
 EvaluationMismatch = tuple[int, int | None, str]
@@ -83,7 +83,7 @@ def _find_split_mismatches(
     metric = recorded.run.find_leg(number).settings.get("evaluation.metric", "accuracy")
     simulated = _is_simulated(recorded, number)
     for prefix, split in _SPLITS_BY_PREFIX.items():
-        names = ("loss", "accuracy", "metric")
+        names = ("loss", "accuracy", "metric", AVERAGE_PRECISION)
         reported = [name for name in names if row.get(prefix + name) is not None]
         if simulated and prefix and not reported and row[f"{prefix}num_examples"] is not None:
             yield f"examples of a {split} part of which nothing was measured"
@@ -98,6 +98,8 @@ def _find_split_mismatches(
             yield f"{reported[0]} of a training part that counts in no objective"
         if "metric" in reported and metric in ("accuracy", "loss"):
             yield f"{prefix}metric, where the run measures {metric} alone"
+        if AVERAGE_PRECISION in reported and metric != "auroc":
+            yield f"{prefix}{AVERAGE_PRECISION}, which the run does not measure beside {metric}"
 
 
 def _find_personal_mismatches(recorded: AuditInput, number: int, row: TableRow) -> Iterator[str]:

@@ -617,11 +617,13 @@ def _build_evaluation(row: TableRow, population: Population) -> ClientEvaluation
         test_accuracy=get_value("test_accuracy"),
         test_metric=get_value("test_metric"),
         test_r2=get_value("test_r2"),
+        test_average_precision=get_value("test_average_precision"),
         validation_num_examples=get_value("validation_num_examples"),
         validation_loss=get_value("validation_loss"),
         validation_accuracy=get_value("validation_accuracy"),
         validation_metric=get_value("validation_metric"),
         validation_r2=get_value("validation_r2"),
+        validation_average_precision=get_value("validation_average_precision"),
         held_out=row["client"] in population.held_out,
         personal=tuple(
             PersonalEvaluation(

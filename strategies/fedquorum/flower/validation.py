@@ -12,7 +12,7 @@ import numpy as np
 from flwr.app import Message, Metadata
 from numpy.typing import NDArray
 
-from ..rules.metrics import METRICS
+from ..rules.metrics import AVERAGE_PRECISION, METRICS
 from ..sanitize import abbreviate
 from ..server.exact_sum import MAX_VALUE, ExponentBins, PartialSums
 from .codec import EvaluateResult, Status, TrainResult
@@ -173,8 +173,8 @@ def find_evaluation_problem(
 
     num-examples must be a whole number in [1, 1e12], for the test and validation splits too if
     given. Losses must be >= 0, inf or NaN, as of a diverged model, accuracies in [0, 1] or NaN, and
-    the metric and R2 in their ranges or NaN. With ``any_weight`` num-examples may be any finite
-    number >= 0.
+    the metric, R2 and average precision in their ranges or NaN. With ``any_weight`` num-examples
+    may be any finite number >= 0.
     """
     if result.status is not Status.DONE:
         return result.reason or result.status.name.lower()
@@ -195,13 +195,19 @@ def find_evaluation_problem(
             problem = problem or f"{prefix}loss is {loss}, not >= 0"
         if accuracy < 0 or accuracy > 1:
             problem = problem or f"{prefix}accuracy is {accuracy}, not in [0, 1]"
-    for prefix, value, r2 in (
-        ("test-", result.test_metric, result.test_r2),
-        ("validation-", result.validation_metric, result.validation_r2),
+    for prefix, value, r2, precision in (
+        ("test-", result.test_metric, result.test_r2, result.test_average_precision),
+        (
+            "validation-",
+            result.validation_metric,
+            result.validation_r2,
+            result.validation_average_precision,
+        ),
     ):
         for name, number, allowed in (
             ("metric", value, METRICS[metric]),
             ("r2", r2, METRICS["r2"]),
+            ("average-precision", precision, METRICS[AVERAGE_PRECISION]),
         ):
             if number < allowed.low or number > allowed.high:
                 limits = f"[{allowed.low:g}, {allowed.high:g}]"

@@ -25,7 +25,12 @@ from .round_record import RoundRecord
 from .safe_files import MANIFEST_FILE, TABLE_NAMES, SafeRunDir
 from .settings import CorruptSettingsError, flatten_settings, load_settings
 from .summary import read_summary
-from .tables import COLUMNS_BY_TABLE, POPULATION_COLUMNS, list_evaluation_columns
+from .tables import (
+    AVERAGE_PRECISION_COLUMNS,
+    COLUMNS_BY_TABLE,
+    POPULATION_COLUMNS,
+    list_evaluation_columns,
+)
 from .values import (
     COUNT,
     CorruptRecordError,
@@ -363,7 +368,7 @@ def read_dataset(folder: Path, columns: Sequence[str] | None = None) -> pa.Table
 
 
 def read_table(folder: Path) -> pa.Table:
-    """Return a Parquet table with all columns, without those of models that no client has.
+    """Return a Parquet table with all columns, without optional ones that no client has.
 
     Parameters
     ----------
@@ -377,7 +382,9 @@ def read_table(folder: Path) -> pa.Table:
     """
     table, columns = read_dataset(folder), COLUMNS_BY_TABLE[folder.name]
     if folder.name == "evaluations":
-        columns = list_evaluation_columns(_find_personal_models(table))
+        columns = list_evaluation_columns(
+            _find_personal_models(table), has_average_precision=_has_average_precision(table)
+        )
     schema = build_schema(columns)
     if table.num_columns == 0:
         return schema.empty_table()
@@ -385,6 +392,12 @@ def read_table(folder: Path) -> pa.Table:
         return table.select(schema.names).cast(schema)
     except (pa.ArrowException, KeyError, ValueError) as error:
         raise RunError(f"{folder}: {to_one_line(error)}") from None
+
+
+def _has_average_precision(table: pa.Table) -> bool:
+    """Return whether a table has average precision beside the metric."""
+    names = [column.name for column in AVERAGE_PRECISION_COLUMNS]
+    return table.num_columns > 0 and any(table[n].null_count < table.num_rows for n in names)
 
 
 def _find_personal_models(table: pa.Table) -> list[str]:

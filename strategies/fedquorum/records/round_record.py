@@ -18,7 +18,7 @@ from ..rules.decisions import (
 )
 from ..rules.equality import nan_equals_nan
 from ..rules.hooks import NO_HOOKS, GroupReport, Hooks
-from ..rules.metrics import METRICS
+from ..rules.metrics import AVERAGE_PRECISION, METRICS
 from ..rules.round import REJECTION_REASONS
 from ..rules.types import BoolArray, FloatArray, PerClient
 from .values import (
@@ -356,7 +356,10 @@ def _summarize_training_clients(
 EvaluationColumns = Mapping[str, FloatArray]
 """The numbers of n evaluations by their fields, shape (n,) each."""
 
-_METRIC_NAMES = ("loss", "accuracy", "metric", "r2")
+_COMPANIONS = ("r2", AVERAGE_PRECISION)
+"""Metrics beside ``evaluation.metric``."""
+
+_METRIC_NAMES = ("loss", "accuracy", "metric", *_COMPANIONS)
 _CLIENT_FIELDS = {
     "priority_weight": "priority_weight",
     "num_examples": "num_examples",
@@ -393,8 +396,8 @@ def _summarize_group(
     """Return weighted means of the metrics, and the spread of ``metric`` over clients.
 
     ``evaluated`` counts the clients, ``left_out`` those for which the metric is undefined.
-    R2 is beside other metrics of predicted numbers, over the clients that have it. ``report`` adds
-    numbers.
+    R2 is beside other metrics of predicted numbers, and average precision beside AUROC, over the
+    clients that have it. ``report`` adds numbers.
     """
     if not len(weight):
         return None
@@ -405,9 +408,10 @@ def _summarize_group(
         for name in ("loss", "accuracy")
     }
     means[metric] = weighted_mean(values[is_defined], weight[is_defined])
-    has_r2 = ~np.isnan(columns["r2"])
-    if has_r2.any():
-        means["r2"] = weighted_mean(columns["r2"][has_r2], weight[has_r2])
+    for name in _COMPANIONS:
+        has_number = ~np.isnan(columns[name])
+        if has_number.any():
+            means[name] = weighted_mean(columns[name][has_number], weight[has_number])
     # An unknown name, from the records of another version, counts as a fraction.
     higher_is_better = metric not in METRICS or METRICS[metric].higher_is_better
     return {

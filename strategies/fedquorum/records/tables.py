@@ -24,6 +24,7 @@ from ..rules.decisions import (
     ClientDecision,
     ClientEvaluation,
 )
+from ..rules.metrics import AVERAGE_PRECISION
 from ..rules.types import PerClient, Population
 from ..sanitize import sanitize
 from .client_names import NO_NAMES, ClientNames
@@ -93,6 +94,12 @@ EVALUATIONS_COLUMNS: TableColumns = (
 )
 """The columns of ``evaluations/`` in every run."""
 
+AVERAGE_PRECISION_COLUMNS: TableColumns = tuple(
+    replace(float_column(f"{split}_{AVERAGE_PRECISION}", "AUROC is not defined"), is_optional=True)
+    for split in ("test", "validation")
+)
+"""Further columns of ``evaluations/`` in runs whose metric is AUROC."""
+
 _NO_PERSONAL_MODEL = "no model of its own was evaluated, or as above"
 
 PERSONAL_COLUMNS: Mapping[str, TableColumns] = {
@@ -124,7 +131,10 @@ POPULATION_COLUMNS: TableColumns = (
 
 COLUMNS_BY_TABLE = {
     "clients": CLIENTS_COLUMNS,
-    "evaluations": (*EVALUATIONS_COLUMNS, *chain.from_iterable(PERSONAL_COLUMNS.values())),
+    "evaluations": (
+        *(*EVALUATIONS_COLUMNS, *AVERAGE_PRECISION_COLUMNS),
+        *chain.from_iterable(PERSONAL_COLUMNS.values()),
+    ),
 }
 """The columns of the tables that grow, by the names of their folders."""
 
@@ -416,21 +426,40 @@ def _build_client_row(
 _FLOAT_COLUMNS = [column.name for column in CLIENTS_COLUMNS if pa.types.is_floating(column.type)]
 
 
-def list_evaluation_columns(personal_models: Iterable[str]) -> TableColumns:
-    """Return the columns of ``evaluations/`` in a run with these models of the clients' own."""
-    return (
-        *EVALUATIONS_COLUMNS,
+def list_evaluation_columns(
+    personal_models: Iterable[str], *, has_average_precision: bool = False
+) -> TableColumns:
+    """Return the columns of ``evaluations/`` in a run.
+
+    Parameters
+    ----------
+    personal_models : iterable of str
+        The models of the clients' own that the run evaluates.
+    has_average_precision : bool
+        Whether the run has average precision beside its metric.
+    """
+    columns = (
+        *(*EVALUATIONS_COLUMNS, *AVERAGE_PRECISION_COLUMNS),
         *chain.from_iterable(PERSONAL_COLUMNS[model] for model in personal_models),
+    )
+    return tuple(
+        column
+        for column in columns
+        if has_average_precision or not column.name.endswith(AVERAGE_PRECISION)
     )
 
 
 def build_evaluations_table(
-    rows: Sequence[tuple[int, ClientEvaluation]], personal_models: Sequence[str] = ()
+    rows: Sequence[tuple[int, ClientEvaluation]],
+    personal_models: Sequence[str] = (),
+    *,
+    has_average_precision: bool = False,
 ) -> pa.Table:
     """Return the rows of ``evaluations/``: a round, and a client evaluated after it.
 
-    ``personal_models`` are the models of the clients' own that have columns.
+    The other parameters are those of ``list_evaluation_columns``.
     """
+    columns = list_evaluation_columns(personal_models, has_average_precision=has_average_precision)
     evaluations = [evaluation for _, evaluation in rows]
     values: dict[str, Any] = {
         "round": [server_round for server_round, _ in rows],
@@ -438,7 +467,7 @@ def build_evaluations_table(
         "priority": [e.priority for e in evaluations],
         "held_out": [e.held_out for e in evaluations],
     }
-    for column in EVALUATIONS_COLUMNS:
+    for column in (*EVALUATIONS_COLUMNS, *AVERAGE_PRECISION_COLUMNS):
         if column.name not in values:
             given = np.array([getattr(e, column.name) for e in evaluations], dtype=np.float64)
             values[column.name] = _nan_to_null(given).cast(column.type)
@@ -450,7 +479,9 @@ def build_evaluations_table(
             numbers = [math.nan if one is None else getattr(one, name) for one in personal]
             given = np.array(numbers, dtype=np.float64)
             values[column.name] = _nan_to_null(given).cast(column.type)
-    return pa.table(values, schema=build_schema(list_evaluation_columns(personal_models)))
+    return pa.table(
+        {column.name: values[column.name] for column in columns}, schema=build_schema(columns)
+    )
 
 
 def _nan_to_none(value: float) -> float | None:

@@ -84,6 +84,8 @@ class RunWriter(RunCallback):
         The bound on the regret of the method's decisions; by default there is none.
     personal_models : sequence of str
         The models of the clients' own that the run evaluates, some of ``PERSONAL_MODELS``.
+    has_average_precision : bool
+        Whether the run has average precision beside its metric, which is AUROC.
     resumed : Checkpoint, optional
         The checkpoint from which to resume the run in ``directory``; later records are removed.
 
@@ -103,10 +105,12 @@ class RunWriter(RunCallback):
         observers: Sequence[RunObserver] = (),
         regret_bound: RegretBound = _no_regret_bound,
         personal_models: Sequence[str] = (),
+        has_average_precision: bool = False,
         resumed: Checkpoint | None = None,
     ) -> None:
         self.directory = directory.absolute()
         self._personal_models = personal_models
+        self._has_average_precision = has_average_precision
         _check_names(identity)
         before = None if resumed is None else read_manifest(self.directory)
         with ExitStack() as cleanup:  # closes what is already open if a later step fails
@@ -186,9 +190,15 @@ class RunWriter(RunCallback):
         )
         self._evaluations = TableWriter(
             self.directory / "evaluations",
-            list_evaluation_columns(self._personal_models),
+            list_evaluation_columns(
+                self._personal_models, has_average_precision=self._has_average_precision
+            ),
             rows.get("evaluations", 0),
-            partial(build_evaluations_table, personal_models=self._personal_models),
+            partial(
+                build_evaluations_table,
+                personal_models=self._personal_models,
+                has_average_precision=self._has_average_precision,
+            ),
         )
         self._tables = {"clients": self._clients, "evaluations": self._evaluations}
 

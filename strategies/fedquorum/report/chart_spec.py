@@ -262,7 +262,8 @@ def place_end_labels(
 ) -> list[EndLabel]:
     """Return the names at the ends of a panel's lines, or none if they do not fit.
 
-    The common prefix of all names of the chart is omitted.
+    Names do not fit if two lines of them would be equal once shortened. The common prefix of all
+    names of the chart is omitted.
 
     Parameters
     ----------
@@ -281,7 +282,7 @@ def place_end_labels(
     }
     for max_lines in (MAX_NAME_LINES, 1):
         texts = [_wrap_lines(short[label], line_letters, max_lines) for label in ends]
-        if sum(map(len, texts)) <= height_in_lines:
+        if sum(map(len, texts)) <= height_in_lines and len({*texts}) == len(texts):
             break
     else:
         return []

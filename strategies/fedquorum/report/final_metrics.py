@@ -12,7 +12,7 @@ from ..metrics.fairness import DISPERSION_KEYS, compute_weighted_dispersion, exa
 from ..records.data_facts import get_constant_accuracy
 from ..records.reader import POPULATION_FILE, Run, read_dataset, read_population
 from ..records.round_record import OPTIONAL_GROUPS, TEST_GROUPS
-from ..rules.metrics import get_metric
+from ..rules.metrics import AVERAGE_PRECISION, get_metric
 from ..rules.types import IntArray
 from .seed_groups import Group, get_test_metric, is_tested
 
@@ -20,10 +20,19 @@ RULE_METRICS = tuple(key for numbers in REPORTED_METRICS for key in numbers.labe
 """Numbers that reports of rules add to the records, each a fraction in [0, 1]."""
 
 CLIENT_METRICS = (
-    *("test", "r2", "constant_accuracy", *DISPERSION_KEYS, "evaluated", "left_out"),
+    *(
+        "test",
+        "r2",
+        AVERAGE_PRECISION,
+        "constant_accuracy",
+        *DISPERSION_KEYS,
+        "evaluated",
+        "left_out",
+    ),
+    *("validation", "validation_worst10"),
     *RULE_METRICS,
 )
-"""Metrics over the test splits of one of ``TEST_GROUPS``."""
+"""Metrics over the splits of one of ``TEST_GROUPS``, test splits unless the name says otherwise."""
 
 ROW_WEIGHTED_METRICS = ("average_by_rows", "worst10_by_rows", "best10_by_rows")
 """Means over clients that are weighted by their test rows; see ``compute_row_weighted_metrics``."""
@@ -50,8 +59,10 @@ def compute_client_metrics(run: Run, clients: str) -> Mapping[str, float]:
     data; average, worst, best, worst10, best10, gini, std and jain are its spread over clients
     (``fedquorum.metrics.fairness``). ``evaluated`` is the number of clients, ``left_out`` that of
     clients without a value. ``constant_accuracy`` is that of always guessing the largest class, if
-    the metric is accuracy; ``r2`` is the mean R2 of predicted numbers, whatever it is. The others
-    are those of ``fedquorum.contrib.REPORTED_METRICS``.
+    the metric is accuracy; ``r2`` is the mean R2 of predicted numbers, whatever it is,
+    and ``average_precision`` is beside AUROC.
+    ``validation`` and ``validation_worst10`` are ``test`` and ``worst10`` of the validation splits.
+    The others are those of ``fedquorum.contrib.REPORTED_METRICS``.
 
     Parameters
     ----------
@@ -62,6 +73,10 @@ def compute_client_metrics(run: Run, clients: str) -> Mapping[str, float]:
     metric = str(run.settings.get("evaluation.metric", "accuracy"))
     names = {name: metric if name == "test" else name for name in CLIENT_METRICS}
     found = {name: get_last_test_metric(run, clients, key) for name, key in names.items()}
+    summaries = ((record.validation or {}).get(clients) for record in reversed(run.rounds))
+    last = next(filter(None, summaries), {})
+    found["validation"] = last.get(metric, math.nan)
+    found["validation_worst10"] = last.get("worst10", math.nan)
     if metric == "accuracy":
         found["constant_accuracy"] = get_constant_accuracy(run.data, clients)
     return found

@@ -1,7 +1,7 @@
 """Summarize an experiment in a few sentences."""
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ..rules.metrics import get_metric
 from .names import format_setting
@@ -17,20 +17,15 @@ MAX_METHODS_NAMED = 3
 CLIENT_GROUP_NAMES = {"priority": "the priority clients", "all": "all clients"}
 
 
-@dataclass(frozen=True)
-class _Rival:
-    """Another method with the best method's lead over it in each common seed."""
-
-    row: Row
-    leads: tuple[float, ...]
-
-
 def format_headline(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
     """Yield paragraphs that name the best method and its lead on the clients that matter.
 
     These are the priority clients if non-priority clients exist, otherwise all. Only methods
     with the same data, availability and number of rounds are compared, one paragraph for each such
-    combination. Runs that are not completed are left out.
+    combination, and only over the seeds that all of them have. Methods with the same printed mean
+    tie. Validation splits decide if all methods have them, because the settings may have been
+    chosen by the results; the test metric is then beside theirs. Runs that are not completed are
+    left out.
 
     Parameters
     ----------
@@ -47,7 +42,7 @@ def format_headline(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
     distinguishing_keys = find_distinguishing_keys(settings)
     for candidates, values in zip(worlds, settings, strict=True):
         distinguishing = tuple(f"{k}={values[k]}" for k in distinguishing_keys if k in values)
-        yield tuple(_format_sentences(candidates, distinguishing))
+        yield tuple(_Comparison(candidates, distinguishing).format_sentences())
     min_seeds = min(
         (len(row.by_seed) for world in worlds for row in world), default=MIN_SEEDS_FOR_VERDICT
     )
@@ -68,75 +63,188 @@ def _select_candidates(world: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _format_sentences(candidates: Sequence[Row], distinguishing: Sequence[str]) -> Iterator[str]:
-    """Yield the sentences on comparable methods; the settings ``distinguishing`` introduce them."""
+class _Comparison:
+    """Comparable methods, by the split that decides and over the seeds that all have.
 
-    def format_title(row: Row) -> str:
-        return row.group.format_title(distinguishing)
+    Parameters
+    ----------
+    rows : sequence of Row
+        The methods.
+    distinguishing : sequence of str
+        The settings, each as ``key=value``, that introduce the sentences instead of the methods'.
+    """
 
-    settings = candidates[0].group.runs[0].settings
-    where = ", ".join(format_setting(word, settings) for word in distinguishing)
-    metric = candidates[0].group.metric
-    higher = get_metric(metric).higher_is_better
-    best = _select_best(candidates, "test")
-    name, _, unit = METRIC_NAMES[metric].partition(", ")
-    value = f"{format_cell(best.compute_statistic('test'), 'test', metric)} {unit}".rstrip()
-    seeds = len(best.by_seed)
-    value += f", of {best.coverage}" if best.coverage else ""
-    over = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "1 seed"
-    extreme, clients = "highest" if higher else "lowest", CLIENT_GROUP_NAMES[best.clients]
-    sentence = f"the {extreme} test {name} on {clients} is that"
-    sentence = f"{where}: {sentence}" if where else sentence
-    yield f"{sentence[0].upper()}{sentence[1:]} of {format_title(best)}: {value} ({over})."
-    rivals = [rival for row in candidates if row is not best and (rival := _build_rival(best, row))]
-    ahead = sorted((r for r in rivals if any(r.leads)), key=lambda r: sum(r.leads) / len(r.leads))
-    if ahead:
-        behind = [_format_lead(format_title(rival.row), rival.leads, metric) for rival in ahead]
-        yield f"Paired by seed, it is ahead {_join_parts(behind)}."
-    equal = [format_title(rival.row) for rival in rivals if not any(rival.leads)]
-    if equal:
-        yield f"In every seed, {'; '.join(equal[:MAX_METHODS_NAMED])} scored the same."
-    worst = _select_best(candidates, "worst10")
-    if worst.compute_statistic("worst10") is not None:
-        same = "it" if worst is best else format_title(worst)
-        value = (
-            f"{format_cell(worst.compute_statistic('worst10'), 'worst10', metric)} {unit}".rstrip()
-        )
-        yield f"On the worst 10 % of these clients, {same} is best: {value}."
+    def __init__(self, rows: Sequence[Row], distinguishing: Sequence[str]) -> None:
+        self.rows = rows
+        self.distinguishing = distinguishing
+        self.metric = rows[0].group.metric
+        self.higher_is_better = get_metric(self.metric).higher_is_better
+        self.unit = METRIC_NAMES[self.metric].partition(", ")[2]
+        self.has_validation = all(row.compute_statistic("validation") for row in rows)
+        self.key = "validation" if self.has_validation else "test"
+        self.seeds = self._list_common_seeds(self.key)
+
+    def _list_common_seeds(self, key: str) -> list[int]:
+        """List the seeds in which every method has the number."""
+        defined = [
+            {seed for seed, values in row.by_seed.items() if not math.isnan(values[key])}
+            for row in self.rows
+        ]
+        return sorted(set.intersection(*defined))
+
+    def format_sentences(self) -> Iterator[str]:
+        """Yield the sentences."""
+        if not self.seeds:
+            yield self._introduce(
+                "the methods have no seed in common, so they are not compared: "
+                f"{self._format_seeds_by_method()}."
+            )
+            return
+        best = self._select_best(self.key, self.seeds)
+        yield self._format_first_sentence(best)
+        rivals = [row for row in self.rows if row not in best]
+        if rivals:
+            yield self._format_leads(best, rivals)
+        yield from self._format_worst_tenth(best)
+
+    def _introduce(self, sentence: str) -> str:
+        """Begin a sentence with the settings that distinguish the compared methods' runs."""
+        settings = self.rows[0].group.runs[0].settings
+        where = ", ".join(format_setting(word, settings) for word in self.distinguishing)
+        sentence = f"{where}: {sentence}" if where else sentence
+        return f"{sentence[0].upper()}{sentence[1:]}"
+
+    def _format_first_sentence(self, best: Sequence[Row]) -> str:
+        name = METRIC_NAMES[self.metric].partition(", ")[0]
+        extreme = "highest" if self.higher_is_better else "lowest"
+        what = f"the {extreme} {self.key} {name} on {CLIENT_GROUP_NAMES[best[0].clients]}"
+        values = self._format_values(best, self.key, self.seeds)
+        coverage = best[0].coverage if len(best) == 1 and not self.has_validation else ""
+        values += f", of {coverage}" if coverage else ""
+        if self.has_validation:
+            values += f"; test {name} {self._format_values(best, 'test', self.seeds)}"
+        over = self._format_seeds()
+        if len(best) == 1:
+            return self._introduce(
+                f"{what} is that of {self._format_title(best[0])}: {values} ({over})."
+            )
+        same = ", the same in every seed" if self._are_equal_by_seed(best) else ""
+        names = _join_names([self._format_title(row) for row in best])
+        return self._introduce(f"{what} is a tie of {names}{same}: {values} ({over}).")
+
+    def _format_values(self, rows: Sequence[Row], key: str, seeds: Sequence[int]) -> str:
+        """Format the methods' means over seeds, once if all are equal."""
+        cells = dict.fromkeys(self._format_cell(row, key, seeds) for row in rows)
+        if len(cells) > 1:
+            cells = dict.fromkeys(cell.partition(" ± ")[0] for cell in cells)
+        shown = list(cells)[:MAX_METHODS_NAMED]
+        more = ", ..." if len(cells) > len(shown) else ""
+        return f"{', '.join(shown)}{more} {self.unit}".rstrip()
+
+    def _format_cell(self, row: Row, key: str, seeds: Sequence[int]) -> str:
+        found = compute_mean_and_sd(row.by_seed[seed][key] for seed in seeds)
+        return format_cell(found, key, self.metric)
+
+    def _format_seeds(self) -> str:
+        """Say over which seeds the means are, and how many each method has."""
+        number = len(self.seeds)
+        over = f"mean ± standard deviation over {number} seeds" if number > 1 else "1 seed"
+        if all(len(row.by_seed) == number for row in self.rows):
+            return over if number == 1 else f"{over} of each method"
+        every = "both methods" if len(self.rows) == MIN_METHODS else "all methods"
+        return f"{over} that {every} have; {self._format_seeds_by_method()}"
+
+    def _format_seeds_by_method(self) -> str:
+        """Format how many seeds each method has, such as "FedAvg has 6 seeds; TERM has 1"."""
+        by_number: dict[int, list[str]] = {}
+        for row in self.rows:
+            by_number.setdefault(len(row.by_seed), []).append(self._format_title(row))
+        parts = [
+            f"{_join_names(names)} {'have' if names[1:] else 'has'} {_format_num_seeds(number)}"
+            for number, names in sorted(by_number.items(), reverse=True)
+        ]
+        return "; ".join(parts)
+
+    def _format_leads(self, best: Sequence[Row], rivals: Sequence[Row]) -> str:
+        """Format the lead of the best method, the first of those that tie, over each rival."""
+        leads = {id(row): self._compute_leads(best[0], row) for row in rivals}
+        ordered = sorted(rivals, key=lambda row: sum(leads[id(row)]))
+        parts = [self._format_lead(row, leads[id(row)]) for row in ordered[:MAX_METHODS_NAMED]]
+        more = len(ordered) - len(parts)
+        if more:
+            parts.append(f"of {more} other{'s' if more > 1 else ''} by more")
+        subject = "it" if len(best) == 1 else self._format_title(best[0])
+        joined = parts[0] if len(parts) == 1 else f"{'; '.join(parts[:-1])}; and {parts[-1]}"
+        return f"Paired by seed, {subject} is ahead {joined}."
+
+    def _compute_leads(self, best: Row, row: Row) -> list[float]:
+        sign = 1 if self.higher_is_better else -1
+        return [
+            sign * (best.by_seed[seed][self.key] - row.by_seed[seed][self.key])
+            for seed in self.seeds
+        ]
+
+    def _format_lead(self, row: Row, leads: Sequence[float]) -> str:
+        gap = format_cell(compute_mean_and_sd(leads), self.key, self.metric)
+        unit = " points" if get_metric(self.metric).is_fraction else ""
+        above = sum(value > 0 for value in leads)
+        evidence = f"in {above} of {_format_num_seeds(len(leads))}"
+        if self.has_validation:
+            evidence += f"; test {self._format_values([row], 'test', self.seeds)}"
+        return f"of {self._format_title(row)} by {gap}{unit} ({evidence})"
+
+    def _format_worst_tenth(self, best: Sequence[Row]) -> Iterator[str]:
+        """Yield which methods are best on the worst tenth of the clients, if all have that."""
+        key = "validation_worst10" if self.has_validation else "worst10"
+        seeds = self._list_common_seeds(key)
+        if not seeds:
+            return
+        worst = self._select_best(key, seeds)
+        names = "it" if [*worst] == [*best] and len(best) == 1 else self._join_titles(worst)
+        value = self._format_values(worst, key, seeds)
+        if self.has_validation:
+            value = f"validation {value}, test {self._format_values(worst, 'worst10', seeds)}"
+        over = "" if seeds == self.seeds else f" ({_format_num_seeds(len(seeds))})"
+        verb = "is best" if len(worst) == 1 else "tie"
+        yield f"On the worst 10 % of these clients, {names} {verb}: {value}{over}."
+
+    def _select_best(self, key: str, seeds: Sequence[int]) -> list[Row]:
+        """Return the methods whose mean over the seeds prints as the best one does."""
+
+        def compute_mean(row: Row) -> float:
+            found = compute_mean_and_sd(row.by_seed[seed][key] for seed in seeds)
+            return math.nan if found is None else found.mean
+
+        choose = max if self.higher_is_better else min
+        first = choose(self.rows, key=compute_mean)
+        printed = self._format_cell(first, key, seeds).partition(" ± ")[0]
+        return [
+            row
+            for row in self.rows
+            if self._format_cell(row, key, seeds).partition(" ± ")[0] == printed
+        ]
+
+    def _are_equal_by_seed(self, rows: Sequence[Row]) -> bool:
+        first, *others = rows
+        return not any(any(self._compute_leads(first, row)) for row in others)
+
+    def _join_titles(self, rows: Sequence[Row]) -> str:
+        return _join_names([self._format_title(row) for row in rows])
+
+    def _format_title(self, row: Row) -> str:
+        return row.group.format_title(self.distinguishing)
 
 
-def _select_best(candidates: Sequence[Row], name: str) -> Row:
-    """Return the first row with the best mean of a metric."""
-    higher = get_metric(candidates[0].group.metric).higher_is_better
-
-    def compute_rank(row: Row) -> float:
-        found = row.compute_statistic(name)
-        return float("-inf") if found is None else found.mean if higher else -found.mean
-
-    return max(candidates, key=compute_rank)
-
-
-def _build_rival(best: Row, row: Row) -> _Rival | None:
-    """Build a rival with the best method's leads over it; None without a common seed."""
-    sign = 1 if get_metric(best.group.metric).higher_is_better else -1
-    common = sorted(best.by_seed.keys() & row.by_seed.keys())
-    leads = tuple(sign * (best.by_seed[s]["test"] - row.by_seed[s]["test"]) for s in common)
-    defined = tuple(gap for gap in leads if gap == gap)  # noqa: PLR0124 - NaN is not
-    return _Rival(row, defined) if defined else None
-
-
-def _format_lead(name: str, leads: Sequence[float], metric: str) -> str:
-    gap = format_cell(compute_mean_and_sd(leads), "test", metric)
-    unit = " points" if get_metric(metric).is_fraction else ""
-    above = sum(value > 0 for value in leads)
-    return f"of {name} by {gap}{unit} (in {above} of {_format_num_seeds(len(leads))})"
-
-
-def _join_parts(parts: Sequence[str]) -> str:
-    named, more = list(parts[:MAX_METHODS_NAMED]), len(parts) - MAX_METHODS_NAMED
+def _join_names(names: Sequence[str]) -> str:
+    """Join the names of methods, which may have commas: the first three, and how many more."""
+    named, more = list(names[:MAX_METHODS_NAMED]), len(names) - MAX_METHODS_NAMED
     if more > 0:
-        named.append(f"of {more} other{'s' if more > 1 else ''} by more")
-    return named[0] if len(named) == 1 else f"{'; '.join(named[:-1])}; and {named[-1]}"
+        named.append(f"{more} other{'s' if more > 1 else ''}")
+    if len(named) == 1:
+        return named[0]
+    separator = "; " if any(", " in name for name in named) else ", "
+    last = "; and " if separator == "; " else " and "
+    return f"{separator.join(named[:-1])}{last}{named[-1]}"
 
 
 def _format_num_seeds(number: int) -> str:

@@ -1,7 +1,7 @@
 """Format strategies and settings for readers of tables, charts and sentences."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ..registry import NAMED_STRATEGIES
 from ..sanitize import sanitize
@@ -34,6 +34,8 @@ SELF_EXPLANATORY_KEYS = ("strategy.selection", "strategy.weighting", "strategy.n
 """Settings whose value is shown without the name."""
 
 HALF = 0.5
+MIN_DIGITS, MAX_DIGITS = 3, 17
+"""Significant digits of a value: the usual number, and one that distinguishes any two values."""
 
 
 def method_title(strategy: str) -> str:
@@ -52,7 +54,28 @@ def get_setting_name(key: str) -> str:
     return SETTING_NAMES.get(key, name.replace("_", " "))
 
 
-def format_setting(override: str, settings: Mapping[str, object] | None = None) -> str:
+def choose_digits(values: Iterable[str]) -> int:
+    """Return the smallest number of significant digits, at least 3, that keeps numbers distinct.
+
+    Values that are not numbers do not count.
+    """
+    numbers = {number for value in values if (number := _parse_number(value)) is not None}
+    for digits in range(MIN_DIGITS, MAX_DIGITS):
+        if len({f"{number:.{digits}g}" for number in numbers}) == len(numbers):
+            return digits
+    return MAX_DIGITS
+
+
+def _parse_number(value: str) -> float | None:
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
+def format_setting(
+    override: str, settings: Mapping[str, object] | None = None, digits: int = MIN_DIGITS
+) -> str:
     """Return a setting's name and value: "client.lr=0.05" becomes "client rate 0.05".
 
     Parameters
@@ -61,13 +84,20 @@ def format_setting(override: str, settings: Mapping[str, object] | None = None) 
         ``key=value``.
     settings : mapping, optional
         All settings by dotted key, for values whose text depends on another setting.
+    digits : int
+        The number of significant digits of a fraction.
     """
     key, _, value = override.lstrip("+").partition("=")
-    text = format_value(key, value, settings)
+    text = format_value(key, value, settings, digits)
     return text if _is_self_explanatory(key, value) else sanitize(f"{get_setting_name(key)} {text}")
 
 
-def format_value(key: str, value: str, settings: Mapping[str, object] | None = None) -> str:
+def format_value(
+    key: str,
+    value: str,
+    settings: Mapping[str, object] | None = None,
+    digits: int = MIN_DIGITS,
+) -> str:
     """Return a setting's value, such as for an axis label; see ``format_setting``."""
     if key == "strategy.epsilon_schedule" and value in SCHEDULE_NAMES:
         return SCHEDULE_NAMES[value] + (_format_step(settings or {}) if value == "step" else "")
@@ -75,11 +105,9 @@ def format_value(key: str, value: str, settings: Mapping[str, object] | None = N
         return sanitize(AVAILABILITY_NAMES.get(value, value))
     if key.endswith(".name"):
         return sanitize(value.replace("_", " "))
-    try:
-        number = float(value)
-    except ValueError:
-        return sanitize(value)
-    return sanitize(value) if number.is_integer() else f"{number:.3g}"
+    number = _parse_number(value)
+    is_fraction = number is not None and not number.is_integer()
+    return f"{number:.{digits}g}" if is_fraction else sanitize(value)
 
 
 def _is_self_explanatory(key: str, value: str) -> bool:

@@ -4,7 +4,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -16,7 +16,7 @@ from ..records.settings import mask_passwords
 from ..records.values import MAX_COUNT
 from ..sanitize import sanitize
 from .chart_spec import sample_indices
-from .names import format_setting, method_title
+from .names import MIN_DIGITS, choose_digits, format_setting, method_title
 
 _IGNORED_SETTINGS = (
     *("engine.", "client.device", "client.deterministic", "client.batching"),
@@ -65,12 +65,16 @@ class Group:
         each as ``key=value``; empty without another group.
     runs : tuple of Run
         All runs, of any status.
+    digits : mapping
+        By setting, the significant digits that distinguish its values in the other groups of the
+        strategy; see ``choose_digits``.
     """
 
     experiment: str
     strategy: str
     variant: tuple[str, ...]
     runs: tuple[Run, ...]
+    digits: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -91,10 +95,13 @@ class Group:
 
     def format_title(self, omitted: Collection[str]) -> str:
         """Return the title without the settings ``omitted``, each as ``key=value``."""
-        settings = self.runs[0].settings
         remaining = (setting for setting in self.variant if setting not in omitted)
-        words = (format_setting(setting, settings) for setting in remaining)
-        return ", ".join((method_title(self.strategy), *words))
+        return ", ".join((method_title(self.strategy), *map(self.format_setting, remaining)))
+
+    def format_setting(self, setting: str) -> str:
+        """Format a setting of the variant so that it differs from the other groups'."""
+        digits = self.digits.get(setting.partition("=")[0], MIN_DIGITS)
+        return format_setting(setting, self.runs[0].settings, digits)
 
     @property
     def title_with_status(self) -> str:
@@ -168,8 +175,12 @@ def group_runs(runs: Iterable[Run]) -> tuple[Group, ...]:
     for (experiment, strategy), by_settings in by_name.items():
         members = list(by_settings.values())
         variants = _build_variants([select_result_settings(same[0]) for same in members])
+        values: dict[str, list[str]] = defaultdict(list)
+        for key, _, value in (one.partition("=") for variant in variants for one in variant):
+            values[key].append(value)
+        digits = {key: choose_digits(found) for key, found in values.items()}
         for variant, same in zip(variants, members, strict=True):
-            groups.append(Group(experiment, strategy, variant, tuple(same)))
+            groups.append(Group(experiment, strategy, variant, tuple(same), digits))
     return tuple(
         sorted(groups, key=lambda g: (g.experiment, g.strategy, _get_variant_sort_key(g.variant)))
     )

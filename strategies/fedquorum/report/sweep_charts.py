@@ -20,7 +20,15 @@ from .chart_spec import (
     ReferenceLine,
     Ticks,
 )
-from .names import format_setting, format_value, get_setting_name, method_title, to_slug
+from .names import (
+    MIN_DIGITS,
+    choose_digits,
+    format_setting,
+    format_value,
+    get_setting_name,
+    method_title,
+    to_slug,
+)
 from .seed_groups import (
     Group,
     Statistic,
@@ -135,7 +143,7 @@ def _build_curve_chart(
     metric = methods[0].group.metric
     settings = methods[0].first_run.settings
     tick_texts = [
-        textwrap.fill(format_value(key, value, settings), MAX_TICK_LETTERS) for value in values
+        textwrap.fill(text, MAX_TICK_LETTERS) for text in _format_values(key, values, settings)
     ]
     ticks = Ticks(tuple(map(float, range(len(values)))), tuple(tick_texts))
     is_numeric = all(get_value_sort_key(value)[0] == 0 for value in values)
@@ -188,11 +196,22 @@ def _group_series(
         index = sweep.keys.index(key)
         series: dict[str, dict[str, Group]] = {}
         for values, group in sweep.groups:
-            settings = [format_setting(f"{k}={v}") for k, v in zip(sweep.keys, values, strict=True)]
+            settings = [
+                format_setting(f"{k}={v}", digits=group.digits.get(k, MIN_DIGITS))
+                for k, v in zip(sweep.keys, values, strict=True)
+            ]
             settings.pop(index)
             label = ", ".join((method_title(sweep.strategy), *settings))
             series.setdefault(label, {})[values[index]] = group
         yield from series.items()
+
+
+def _format_values(
+    key: str, values: Sequence[str], settings: Mapping[str, object]
+) -> Iterator[str]:
+    """Yield the texts of a setting's values, with enough digits that they differ."""
+    digits = choose_digits(values)
+    return (format_value(key, value, settings, digits) for value in values)
 
 
 @dataclass(frozen=True)
@@ -247,7 +266,7 @@ def _build_heat_map(sweep: StrategySweep, rows: Sequence[Row]) -> Chart:
     metric = format_metric_label(sweep.groups[0][1].metric)
     settings = sweep.groups[0][1].runs[0].settings
     x_words, y_words = (
-        tuple(format_value(key, value, settings) for value in values)
+        tuple(_format_values(key, values, settings))
         for key, values in ((first, columns), (second, lines))
     )
     layers = []

@@ -17,7 +17,7 @@ from ..errors import RunError
 from ..records.reader import RUN_STATUSES, Run
 from ..records.round_record import format_coverage
 from ..records.settings import DATA_LOCATION_KEYS
-from ..rules.metrics import METRICS, get_metric
+from ..rules.metrics import AVERAGE_PRECISION, METRICS, get_metric
 from ..sanitize import sanitize
 from .final_metrics import (
     CLIENT_METRICS,
@@ -28,7 +28,7 @@ from .final_metrics import (
     list_evaluated_groups,
 )
 from .methods import is_baseline
-from .names import format_setting, method_title
+from .names import method_title
 from .seed_groups import (
     MAX_VALUE_LENGTH,
     Group,
@@ -47,6 +47,7 @@ MIXED_METRICS = "metric"
 METRIC_NAMES = {name: metric.title for name, metric in METRICS.items()}
 OPTIONAL_COLUMNS = {
     "r2": "R2, by data",
+    AVERAGE_PRECISION: "average precision, by data, %",
     **{key: f"{text}, %" for one in REPORTED_METRICS for key, text in one.labels.items()},
     "regret": "regret",
     "regret_bound": "regret bound",
@@ -244,6 +245,7 @@ def build_summary_table(rows: Sequence[Row], title: str) -> TextTable:
     metric_name = _get_metric_name(rows)
     headings = {
         "test": "mean by data",
+        "validation": "validation, by data",
         "constant_accuracy": "largest class always, %",
         "average": "average of clients",
         "worst": "worst client",
@@ -251,10 +253,13 @@ def build_summary_table(rows: Sequence[Row], title: str) -> TextTable:
         "best10": "best 10 %",
         "gini": "Gini, %",
     }
-    if not _has_metric(rows, "constant_accuracy"):
-        del headings["constant_accuracy"]
+    for name in ("validation", "constant_accuracy"):
+        if not _has_metric(rows, name):
+            del headings[name]
     headings |= {
-        name: OPTIONAL_COLUMNS[name] for name in ("r2", *RULE_METRICS) if _has_metric(rows, name)
+        name: OPTIONAL_COLUMNS[name]
+        for name in ("r2", AVERAGE_PRECISION, *RULE_METRICS)
+        if _has_metric(rows, name)
     }
     return TextTable(
         title=f"{title}: test {metric_name}, after the last evaluation",
@@ -550,8 +555,11 @@ def _get_unit(name: str, metric: str) -> tuple[float, int]:
     return 1.0, digits.get(name, 3)
 
 
-_SCORES = ("test", "average", "worst", "best", "worst10", "best10", "std")
-_FRACTIONS = frozenset({"gini", "constant_accuracy", *RULE_METRICS})
+_SCORES = (
+    *("test", "average", "worst", "best", "worst10", "best10", "std"),
+    *("validation", "validation_worst10"),
+)
+_FRACTIONS = frozenset({"gini", AVERAGE_PRECISION, "constant_accuracy", *RULE_METRICS})
 
 
 def build_overview_table(rows: Sequence[Row]) -> Table:
@@ -601,10 +609,9 @@ def _format_metric_heading(rows: Sequence[Row]) -> str:
 def _format_overview_cells(rows: Sequence[Row], *, show_metric: bool) -> Iterator[str]:
     first = rows[0]
     group = first.group
-    settings = group.runs[0].settings
     method = (
         method_title(group.strategy),
-        *(format_setting(setting, settings) for setting in group.variant),
+        *map(group.format_setting, group.variant),
     )
     yield escape("\n".join((group.experiment, *method)))
     yield "\n".join(row.clients.replace("_", "-") for row in rows)

@@ -189,10 +189,12 @@ class PersonalEvaluation:
     test_accuracy: float
     test_metric: float = math.nan
     test_r2: float = math.nan
+    test_average_precision: float = math.nan
     validation_loss: float = math.nan
     validation_accuracy: float = math.nan
     validation_metric: float = math.nan
     validation_r2: float = math.nan
+    validation_average_precision: float = math.nan
 
 
 _, _, *_names = (item.name for item in fields(PersonalEvaluation))
@@ -209,8 +211,8 @@ class ClientEvaluation:
     ``num_examples``, ``loss`` and ``accuracy`` belong to the client's training split, the others to
     its test and validation splits. ``test_metric`` and ``validation_metric`` are the metric that
     ``evaluation.metric`` names, if it is neither loss nor accuracy; R2 is beside it where numbers
-    are predicted. ``held_out`` says whether the client never trains. ``personal`` has the
-    evaluations of the client's own models.
+    are predicted, and average precision beside AUROC. ``held_out`` says whether the client never
+    trains. ``personal`` has the evaluations of the client's own models.
     """
 
     client: int
@@ -223,11 +225,13 @@ class ClientEvaluation:
     test_accuracy: float
     test_metric: float = math.nan
     test_r2: float = math.nan
+    test_average_precision: float = math.nan
     validation_num_examples: float = math.nan
     validation_loss: float = math.nan
     validation_accuracy: float = math.nan
     validation_metric: float = math.nan
     validation_r2: float = math.nan
+    validation_average_precision: float = math.nan
     held_out: bool = False
     personal: tuple[PersonalEvaluation, ...] = ()
 

@@ -50,10 +50,14 @@ class Metric:
         return math.isnan(value) or self.low <= value <= self.high
 
 
+AVERAGE_PRECISION = "average_precision"
+"""The metric that is recorded beside AUROC."""
+
 METRICS: dict[str, Metric] = {
     "accuracy": Metric("accuracy, %"),
     "top5": Metric("top-5 accuracy, %"),
     "auroc": Metric("AUROC, %"),
+    AVERAGE_PRECISION: Metric("average precision, %"),
     "f1": Metric("F1, %"),
     "rmse": Metric("RMSE", high=math.inf, higher_is_better=False, is_regression=True),
     "mae": Metric("MAE", high=math.inf, higher_is_better=False, is_regression=True),

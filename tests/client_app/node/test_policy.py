@@ -198,8 +198,9 @@ def test_metrics_that_are_withheld_do_not_leave_the_node(device: Path) -> None:
         "validation-loss",
         "loss",
     }
-    with_r2 = {"test-metric", "validation-metric", "test-r2", "validation-r2"}
-    assert NodePolicy(withhold=("test-metric",)).withheld == with_r2
+    names = ("metric", "r2", "average-precision")
+    both = {f"{split}-{name}" for split in ("test", "validation") for name in names}
+    assert NodePolicy(withhold=("test-metric",)).withheld == both
     write_policy(device, "withhold: [test-accuracy]")
     left = send_message(device, EVALUATE, "evaluate").content.metric_records["metrics"]
     assert set(measured) - set(left) == {"test-accuracy"}

@@ -576,6 +576,16 @@ def test_names_that_do_not_fit_are_left_to_the_legend() -> None:
     assert place_end_labels(make_chart(unnamed), unnamed, line_letters=20, height_in_lines=50) == []
 
 
+def test_names_that_would_be_equal_once_shortened_are_left_to_the_legend() -> None:
+    """Trials of a tuning often begin alike; the legend has their full names."""
+    x = np.array([1.0, 2.0])
+    labels = [f"FedAvg, client rate 0.05, momentum {k}" for k in (0.1, 0.2)] + ["TERM"]
+    panel = Panel("", "", "", tuple(Line(label, k, x, x + k) for k, label in enumerate(labels)))
+    names = place_end_labels(make_chart(panel), panel, line_letters=20, height_in_lines=20)
+    assert len({name.text_lines for name in names}) == len(labels)
+    assert place_end_labels(make_chart(panel), panel, line_letters=20, height_in_lines=4) == []
+
+
 def test_names_are_beside_both_drawings() -> None:
     """The page's script hides those of hidden methods; on paper they replace a legend."""
     chart = make_chart(Panel("", "round", "y", make_lines(10, 1)))

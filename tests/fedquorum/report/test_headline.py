@@ -12,13 +12,26 @@ from tests.fedquorum.records.made import load_all, make_round_line, make_run
 from tests.snapshot import Snapshot
 
 
-def make_runs(folder: Path, strategy: str, *accuracies: float, **settings: Any) -> None:
-    """Make runs with these accuracies, one per seed."""
-    for seed, accuracy in enumerate(accuracies, start=1):
-        values = {"accuracy": accuracy, "worst10": accuracy / 2}
-        test = dict.fromkeys(("all", "priority", "non_priority"), values)
+def make_groups(accuracy: float) -> dict[str, dict[str, float]]:
+    """Return a round's summary of a split; the worst tenth has half of the accuracy."""
+    values = {"accuracy": accuracy, "worst10": accuracy / 2}
+    return dict.fromkeys(("all", "priority", "non_priority"), values)
+
+
+def make_runs(
+    folder: Path,
+    strategy: str,
+    *accuracies: float,
+    first_seed: int = 1,
+    validation: float | None = None,
+    **settings: Any,
+) -> None:
+    """Make runs with these test accuracies, one per seed, and one validation accuracy."""
+    splits = {} if validation is None else {"validation": make_groups(validation)}
+    for seed, accuracy in enumerate(accuracies, start=first_seed):
         made = folder / f"{strategy}{seed}{len(list(folder.iterdir()))}"
-        make_run(made, [make_round_line(1, test=test)], strategy=strategy, seed=seed, **settings)
+        line = make_round_line(1, test=make_groups(accuracy), **splits)
+        make_run(made, [line], strategy=strategy, seed=seed, **settings)
 
 
 def list_sentences(folder: Path) -> list[str]:
@@ -86,8 +99,80 @@ def test_equal_values_are_no_lead(tmp_path: Path) -> None:
     """For example if FedAU's cutoff has no effect."""
     make_runs(tmp_path, "fedalign", 0.9, 0.7)
     make_runs(tmp_path, "fedgp", 0.9, 0.7)
-    _, second, *_ = list_sentences(tmp_path)
-    assert second.endswith("FedGP scored the same.")
+    make_runs(tmp_path, "fedavg", 0.8, 0.6)
+    first, second, worst, _ = list_sentences(tmp_path)
+    assert "is a tie of FedALIGN and FedGP, the same in every seed: 80.00 ± 14.14 %" in first
+    assert second == (
+        "Paired by seed, FedALIGN is ahead of FedAvg by 10.00 ± 0.00 points (in 2 of 2 seeds)."
+    )
+    assert worst.endswith("FedALIGN and FedGP tie: 40.00 ± 7.07 %.")
+
+
+def test_equal_means_are_a_tie(tmp_path: Path) -> None:
+    """Each method is ahead in one seed; their deviations differ, so the sentence has none."""
+    make_runs(tmp_path, "fedalign", 0.9, 0.7)
+    make_runs(tmp_path, "fedgp", 0.7, 0.9)
+    make_runs(tmp_path, "fedavg", 0.8, 0.8)
+    first, worst, _ = list_sentences(tmp_path)
+    assert "is a tie of FedALIGN, FedAvg and FedGP: 80.00 % (" in first
+    assert worst.endswith("FedALIGN, FedAvg and FedGP tie: 40.00 %.")
+
+
+def test_means_are_over_the_seeds_that_all_methods_have(tmp_path: Path) -> None:
+    """A method with its best seed alone does not lead a method that beats it in that seed."""
+    make_runs(tmp_path, "fedavg", 0.8)
+    make_runs(tmp_path, "term", 0.9, 0.1, 0.1)
+    first, second, *_ = list_sentences(tmp_path)
+    assert first.endswith(
+        "is that of TERM: 90.00 % (1 seed that both methods have; TERM has 3 seeds; FedAvg has 1 "
+        "seed)."
+    )
+    assert second.endswith("ahead of FedAvg by 10.00 points (in 1 of 1 seed).")
+
+
+def test_methods_without_a_common_seed_are_not_compared(tmp_path: Path) -> None:
+    """The paragraph says how many seeds each method has, and names no best method."""
+    make_runs(tmp_path, "fedavg", 0.8)
+    make_runs(tmp_path, "term", 0.9, 0.1, first_seed=2)
+    (sentence, few) = list_sentences(tmp_path)
+    assert sentence == (
+        "The methods have no seed in common, so they are not compared: TERM has 2 seeds; FedAvg "
+        "has 1 seed."
+    )
+    assert few.startswith("1 seed decides")
+
+
+def test_validation_splits_decide_if_there_are_any(tmp_path: Path) -> None:
+    """A method that test splits would choose is not the best; its test accuracy is named."""
+    make_runs(tmp_path, "fedavg", 0.8, validation=0.7)
+    make_runs(tmp_path, "term", 0.9, validation=0.6)
+    first, second, worst, _ = list_sentences(tmp_path)
+    assert first == (
+        "The highest validation accuracy on the priority clients is that of FedAvg: 70.00 %; test "
+        "accuracy 80.00 % (1 seed)."
+    )
+    assert second.endswith("of TERM by 10.00 points (in 1 of 1 seed; test 90.00 %).")
+    assert worst.endswith("it is best: validation 35.00 %, test 40.00 %.")
+
+
+def test_validation_splits_of_some_methods_do_not_decide(tmp_path: Path) -> None:
+    """Numbers of one kind are compared."""
+    make_runs(tmp_path, "fedavg", 0.8, validation=0.99)
+    make_runs(tmp_path, "term", 0.9)
+    first, *_ = list_sentences(tmp_path)
+    assert first.startswith("The highest test accuracy")
+    assert "is that of TERM" in first
+
+
+def test_trials_with_close_values_have_different_names(tmp_path: Path) -> None:
+    """Three digits would name both trials alike."""
+    for rate, accuracy in ((0.0500123, 0.8), (0.0500456, 0.7), (0.3, 0.6)):
+        settings = f"client:\n  lr: {rate}\n"
+        make_runs(tmp_path, "fedavg", accuracy, settings=settings)
+    first, second, *_ = list_sentences(tmp_path)
+    assert "FedAvg, client rate 0.05001: 80.00 %" in first
+    assert "of FedAvg, client rate 0.05005 by" in second
+    assert "of FedAvg, client rate 0.3 by" in second
 
 
 def test_many_methods_are_counted(tmp_path: Path) -> None:

@@ -1,7 +1,13 @@
 """Test the displayed names of strategies and settings."""
 
 import pytest
-from fedquorum.report.names import format_setting, format_value, get_setting_name, method_title
+from fedquorum.report.names import (
+    choose_digits,
+    format_setting,
+    format_value,
+    get_setting_name,
+    method_title,
+)
 
 
 def test_a_strategy_has_its_papers_name() -> None:
@@ -64,3 +70,21 @@ def test_a_value_is_formatted_without_its_name() -> None:
     assert format_value("availability.name", "bernoulli") == "Bernoulli"
     assert format_value("strategy.epsilon", "0.25") == "0.25"
     assert format_value("data.drop_columns", "a_b") == "a_b"
+
+
+@pytest.mark.parametrize(
+    ("values", "digits"),
+    [
+        ([], 3),
+        (["0.1", "0.2", "word"], 3),
+        (["0.05001", "0.05002"], 4),
+        (["0.1", repr(0.1 + 2**-55)], 17),
+        (["0.1", "0.10"], 3),
+    ],
+)
+def test_values_get_the_digits_that_distinguish_them(values: list[str], digits: int) -> None:
+    """Equal numbers cannot differ, and words do not count."""
+    assert choose_digits(values) == digits
+    numbers = {float(value) for value in values if value != "word"}
+    texts = {format_value("client.lr", repr(number), None, digits) for number in numbers}
+    assert len(texts) == len(numbers)

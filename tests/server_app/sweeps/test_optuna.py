@@ -65,6 +65,19 @@ def test_the_best_of_all_trials_is_printed(
     assert f"best of 6 jobs: job {result['best']} (client.lr=" in capsys.readouterr().out
 
 
+def test_jobs_with_the_best_value_tie(
+    sweep_config: DictConfig, launcher: ScriptedLauncher, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first one is not better than the others."""
+
+    def write_same_run(directory: Path, _: tuple[str, ...]) -> None:
+        write_parabola_run(directory, ("client.lr=0.3",))
+
+    launcher.run_job = write_same_run
+    run(sweep_config, launcher, *OVERRIDES, trials=3)
+    assert "global_loss 0 (a tie of jobs 0, 1, 2)" in capsys.readouterr().out
+
+
 def test_an_interrupted_tuning_resumes(
     sweep_config: DictConfig, launcher: ScriptedLauncher, tmp_path: Path
 ) -> None:

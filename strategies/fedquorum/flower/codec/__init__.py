@@ -42,7 +42,8 @@ Evaluate
     request: ``arrays`` + ``config`` {protocol, server-round, client-id: list, train-part: list,
     test-part: list}; reply: ``metrics`` as above with num-examples, loss, accuracy (training
     split), test-num-examples, test-loss, test-accuracy and, if another metric is configured,
-    test-metric (test split), beside it test-r2 if numbers are predicted, and the same with
+    test-metric (test split), beside it test-r2 if numbers are predicted and
+    test-average-precision beside AUROC, and the same with
     validation- if clients have such a split. A number
     that is not evaluated or not defined is NaN, without a second list. With ``finetune-epochs`` in
     the request each client trains the arrays for that many epochs on its own rows, evaluates the

@@ -48,11 +48,13 @@ TEST_LOSS = "test-loss"
 TEST_ACCURACY = "test-accuracy"
 TEST_METRIC = "test-metric"
 TEST_R2 = "test-r2"
+TEST_AVERAGE_PRECISION = "test-average-precision"
 VALIDATION_NUM_EXAMPLES = "validation-num-examples"
 VALIDATION_LOSS = "validation-loss"
 VALIDATION_ACCURACY = "validation-accuracy"
 VALIDATION_METRIC = "validation-metric"
 VALIDATION_R2 = "validation-r2"
+VALIDATION_AVERAGE_PRECISION = "validation-average-precision"
 ABSENT_PREFIX = "absent-"  # and a key: marks the clients that do not report the number
 
 # Beside the sums.
@@ -78,17 +80,20 @@ EVALUATE_METRICS = {
     "test_accuracy": TEST_ACCURACY,
     "test_metric": TEST_METRIC,
     "test_r2": TEST_R2,
+    "test_average_precision": TEST_AVERAGE_PRECISION,
     "validation_num_examples": VALIDATION_NUM_EXAMPLES,
     "validation_loss": VALIDATION_LOSS,
     "validation_accuracy": VALIDATION_ACCURACY,
     "validation_metric": VALIDATION_METRIC,
     "validation_r2": VALIDATION_R2,
+    "validation_average_precision": VALIDATION_AVERAGE_PRECISION,
 }
 """The fields of an EvaluateResult that are numbers, and their keys."""
 
 EVALUATION_KEYS = (
-    *(LOSS, ACCURACY, TEST_LOSS, TEST_ACCURACY, TEST_METRIC, TEST_R2),
+    *(LOSS, ACCURACY, TEST_LOSS, TEST_ACCURACY, TEST_METRIC, TEST_R2, TEST_AVERAGE_PRECISION),
     *(VALIDATION_LOSS, VALIDATION_ACCURACY, VALIDATION_METRIC, VALIDATION_R2),
+    VALIDATION_AVERAGE_PRECISION,
 )
 """The results of evaluating a model, which a node may withhold."""
 
@@ -97,6 +102,7 @@ VALIDATION_COUNTERPARTS = {
     TEST_ACCURACY: VALIDATION_ACCURACY,
     TEST_METRIC: VALIDATION_METRIC,
     TEST_R2: VALIDATION_R2,
+    TEST_AVERAGE_PRECISION: VALIDATION_AVERAGE_PRECISION,
 }
 """The validation metric that a node withholds together with each test metric."""
 

@@ -118,11 +118,13 @@ class EvaluateResult(ClientResult):
     test_accuracy: float = field(default=math.nan, kw_only=True)
     test_metric: float = field(default=math.nan, kw_only=True)
     test_r2: float = field(default=math.nan, kw_only=True)
+    test_average_precision: float = field(default=math.nan, kw_only=True)
     validation_num_examples: float = field(default=math.nan, kw_only=True)
     validation_loss: float = field(default=math.nan, kw_only=True)
     validation_accuracy: float = field(default=math.nan, kw_only=True)
     validation_metric: float = field(default=math.nan, kw_only=True)
     validation_r2: float = field(default=math.nan, kw_only=True)
+    validation_average_precision: float = field(default=math.nan, kw_only=True)
 
 
 ResultT = TypeVar("ResultT", bound=ClientResult)
