@@ -31,6 +31,7 @@ from benchmarks.book.participation_tables import (
     build_rate_tables,
     collect_participation_numbers,
 )
+from benchmarks.book.personal import build_personal_tables, collect_personal_numbers
 from benchmarks.book.priority import build_priority_tables, collect_priority_numbers
 from benchmarks.book.results import ResultTable
 from benchmarks.book.runs_log import LoggedRun
@@ -227,6 +228,25 @@ TUNED_RATES = (
     "strategy=mifa client.lr=0.1 strategy.server_lr=3",
     "strategy=known_statistics client.lr=0.1 strategy.server_lr=1",
     "strategy=fedawe client.lr=0.03 strategy.server_lr=1",
+)
+# Silos take part in every round; of many devices a part is drawn.
+PERSONAL_SETTINGS = (
+    (
+        (
+            "experiment=fedau/fmnist model=logistic_regression availability=always rounds=300 "
+            "evaluation.every=300 client.lr=0.1 strategy.server_lr=1 strategy.fraction=0.1"
+        ),
+        "fedavg,aaggff_d,qfedavg",
+    ),
+    (
+        (
+            "experiment=aaggff/mnist_writers model=logistic_regression rounds=300 "
+            "evaluation.every=300 strategy.fraction=0.1"
+        ),
+        "fedavg,aaggff_d,qfedavg",
+    ),
+    ("experiment=aaggff/berka evaluation.every=100", "fedavg,aaggff_s,qfedavg"),
+    ("experiment=aaggff/heart evaluation.every=200", "fedavg,aaggff_s,qfedavg"),
 )
 MIN_AVAILABILITY = "availability.minimum=0.1"  # without it known rates are undefined
 FEDALIGN_AND_BASELINES = "strategy=fedalign,fedavg_priority,fedavg"
@@ -548,6 +568,27 @@ CHAPTERS: tuple[Chapter, ...] = (
             "data.num_clients": "4",
             "availability.p": "[1,1,0.1,0.5]",
             "client.local_epochs": "1",
+        },
+    ),
+    SweepChapter(
+        "answers-personal",
+        "A better rule, or a model of one's own? (not in a paper)",
+        tuple(
+            (
+                *setting.split(),
+                *["data.validation_fraction=0.2", f"{FIVE_SEEDS}", f"strategy={methods}"],
+                "evaluation.finetune_epochs=[0,1,3,10]",
+                "evaluation.alone_epochs=[5,20,80]",
+            )
+            for setting, methods in PERSONAL_SETTINGS
+        ),
+        collect_personal_numbers,
+        build_personal_tables,
+        quick={
+            "strategy": "fedavg,qfedavg",
+            "data.num_clients": "20",
+            "evaluation.finetune_epochs": "1",
+            "evaluation.alone_epochs": "1",
         },
     ),
     _build_aaggff(
