@@ -228,6 +228,7 @@ RANGE = "must be a whole number >= 0, or a list of such numbers, each once, got"
 REFUSED = {
     "evaluation.finetune_epochs=-1": f"evaluation.finetune_epochs {RANGE} -1",
     "evaluation.alone_epochs=[1,1]": f"evaluation.alone_epochs {RANGE} [1, 1]",
+    "evaluation.alone_epochs=[]": f"evaluation.alone_epochs {RANGE} []",
     "evaluation.alone_epochs=1.5": f"evaluation.alone_epochs {RANGE} 1.5",
     "evaluation.finetune_epochs=[0,1] data.validation_fraction=0": (
         "evaluation.finetune_epochs must be one number without validation splits, got [0, 1] "
