@@ -95,6 +95,7 @@ def run_study(
         progress = ProgressFile(runner.directory, identity)
         jobs = StudyJobs(runner, progress, budget, rounds)
         _check_trials(study, progress)
+        _check_seeds(study, progress)
         runner.say(_format_start_message(comparison, runner))
         try:
             with runner.display:
@@ -205,6 +206,16 @@ def _check_trials(study: StudySettings, progress: ProgressFile) -> None:
         raise SettingsError(
             f"trials must stay at {done} after the tuning of a study, got {study.trials}; a "
             "new output=DIR tunes again"
+        )
+
+
+def _check_seeds(study: StudySettings, progress: ProgressFile) -> None:
+    """Refuse fewer seeds than the study has looked at: they would be a look without a level."""
+    seen = progress.looks[-1].seeds if progress.looks else 0
+    if study.seeds is not None and study.seeds < seen:
+        raise SettingsError(
+            f"seeds must be at least {seen}, which the study has compared already, got "
+            f"{study.seeds}; a new output=DIR compares fewer"
         )
 
 

@@ -107,6 +107,19 @@ def test_a_finished_study_runs_nothing_again(finished_study: Path) -> None:
 
 
 @pytest.mark.slow
+def test_fewer_seeds_than_were_seen_are_refused(finished_study: Path, tmp_path: Path) -> None:
+    """To choose the seeds after a look would choose the verdict."""
+    folder = Path(shutil.copytree(finished_study, tmp_path / "seen"))
+    progress = json.loads((folder / "progress.json").read_text())
+    (look,) = progress["looks"]
+    assert look["seeds"] == read_result(folder)["seeds"]
+    progress["looks"] = [{"seeds": 9, "planned": 9}]
+    (folder / "progress.json").write_text(json.dumps(progress))
+    with pytest.raises(SettingsError, match=r"seeds must be at least 9, .* got 8"):
+        start_study((*SMALL, *STUDY, BUDGET, "seeds=8", f"output={folder}"))
+
+
+@pytest.mark.slow
 def test_another_study_is_refused_in_its_folder(finished_study: Path) -> None:
     """The text names only the difference; a finished tuning cannot change."""
     for word, message in (
