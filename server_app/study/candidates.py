@@ -3,12 +3,15 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 from fedquorum.errors import SettingsError
+from fedquorum.records.data_facts import LARGE_CLASS
 from fedquorum.rules.decisions import EPOCH_SETTINGS, PERSONAL_MODELS
 from fedquorum.rules.description import Goal
-from fedquorum.rules.metrics import Metric, get_metric
+from fedquorum.rules.metrics import CLASSIFICATION_METRICS, Metric, get_metric
 from hydra.core.override_parser.types import Override
 
+from client_app.data import FederatedData
 from conf import Settings
 from conf.compose import compose_overrides
 from conf.overrides import get_sweep_values
@@ -24,7 +27,8 @@ from server_app.study.scores import SCORE_GROUPS
 from server_app.study.settings import StudySettings
 from server_app.study.tuning import MethodTuning
 
-VALIDATION_KEY = "data.validation_fraction"
+VALIDATION_KEY, METRIC_KEY = "data.validation_fraction", "evaluation.metric"
+NUM_BINARY = 2
 DEFAULT_SETTINGS = {"experiment": "custom", VALIDATION_KEY: "0.2"}
 AVAILABILITY, ALWAYS, AT_RANDOM = "availability", "always", "bernoulli"
 RESERVED_SETTINGS = ("strategy", "resume", "engine.stop_after_round")
@@ -153,6 +157,36 @@ def build_comparison(overrides: Sequence[str], study: StudySettings) -> MethodCo
             f"({reasons or 'no name'})"
         )
     return MethodComparison(tuple(candidates), rejected, metric, score)
+
+
+def choose_metric(
+    overrides: Sequence[str],
+    comparison: MethodComparison,
+    study: StudySettings,
+    data: FederatedData,
+) -> tuple[str, ...]:
+    """Return the override that compares by AUROC; none if accuracy says enough or the user chose.
+
+    Where one of two classes has more than ``LARGE_CLASS`` of the rows, a model that never predicts
+    the other has nearly the accuracy of the best.
+
+    Parameters
+    ----------
+    overrides : sequence of str
+        The settings that all runs share.
+    comparison : MethodComparison
+        The comparison with these settings.
+    study : StudySettings
+    data : FederatedData
+        The data of one seed.
+    """
+    is_chosen = study.metric_key is not None or METRIC_KEY in map(_get_key, overrides)
+    is_binary = data.target == "class" and data.num_classes == NUM_BINARY
+    if is_chosen or comparison.metric != CLASSIFICATION_METRICS or not is_binary:
+        return ()
+    labels = np.concatenate([y for k in range(data.num_clients) for y in data.get_targets(k)])
+    counts = np.bincount(labels, minlength=NUM_BINARY)
+    return (f"{METRIC_KEY}=auroc",) if counts.max() > LARGE_CLASS * counts.sum() else ()
 
 
 def _resolve_score(study: StudySettings, settings: Settings, metric: str) -> str:

@@ -83,8 +83,25 @@ def _list_goal_methods(goal: Goal) -> Iterator[StudyMethod]:
             override = f"server_optimizer={rule.description.key}"
             name = f"{reference.name} {override}"
             yield StudyMethod(name, (*reference.overrides, override), rule.description.summary)
-        summary = "FedProx: a proximal term keeps the clients' models near the server's."
-        yield StudyMethod(FEDPROX, (*reference.overrides, "client.proximal_mu=0.01"), summary)
+        yield _build_fedprox()
+
+
+def _build_fedprox() -> StudyMethod:
+    return StudyMethod(
+        FEDPROX,
+        (*_get_reference_method(Goal.AVERAGE).overrides, "client.proximal_mu=0.01"),
+        "FedProx: a proximal term keeps the clients' models near the server's.",
+    )
+
+
+def _replace_title(phrase: str) -> str:
+    """Return the phrase with the key of its strategy in place of the displayed title."""
+    titles = {entry.title: key for key, entry in NAMED_STRATEGIES.items()} | {"FedProx": FEDPROX}
+    for title in sorted(titles, key=len, reverse=True):
+        start, rest = phrase[: len(title)], phrase[len(title) :]
+        if start.lower() == title.lower() and rest[:1] in {"", " "}:
+            return f"{titles[title]}{rest}"
+    return phrase
 
 
 def _build_method(entry: StrategyEntry) -> StudyMethod:
@@ -92,13 +109,20 @@ def _build_method(entry: StrategyEntry) -> StudyMethod:
 
 
 def _parse_method(setting: str, phrase: str) -> StudyMethod:
-    """Parse a method from a phrase: a strategy and its settings."""
+    """Parse a method from a phrase: a strategy and its settings.
+
+    The strategy may be named as a study prints it, such as "FedAvg on priority clients".
+    """
+    phrase = _replace_title(phrase.strip())
     strategy, *overrides = phrase.split()
+    if strategy == FEDPROX:
+        fedprox = _build_fedprox()
+        return StudyMethod(phrase, (*fedprox.overrides, *overrides), fedprox.summary)
     strategies = options("strategy")
     if strategy not in strategies:
         raise SettingsError(
             f"{setting} must begin with a strategy ({abbreviate(strategies, near=strategy)}), got "
-            f"{strategy}" + format_suggestion(strategy, strategies)
+            f"{strategy}" + format_suggestion(strategy, (*strategies, FEDPROX))
         )
     if wrong := [override for override in overrides if "=" not in override]:
         raise SettingsError(

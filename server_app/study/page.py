@@ -82,7 +82,7 @@ def render_study_page(result: StudyResult, *, engine: str = "") -> str:
     """Render a study's page as HTML.
 
     From top to bottom: the verdict, the methods, the caveats, the differences and other charts,
-    the tuning, and the commands that repeat each number.
+    how the study was done with which data, the commands that repeat each number, and the trials.
 
     Parameters
     ----------

@@ -21,6 +21,7 @@ from server_app.study.candidates import (
     Candidate,
     MethodComparison,
     build_comparison,
+    choose_metric,
     collect_common_overrides,
     get_tuning_seeds,
 )
@@ -80,6 +81,10 @@ def run_study(
     budget = Budget.from_text(str(study.budget), comparison.settings.rounds)
     rounds = sum(candidate.settings.rounds for candidate in comparison.candidates)
     data = _load_data(comparison)
+    chosen = () if data is None else choose_metric(common_overrides, comparison, study, data[0])
+    if chosen:
+        common_overrides += chosen
+        comparison = build_comparison(common_overrides, study)
     budget_max = _parse_max_budget(study, budget, comparison.settings.rounds)
     _check_budget(budget, rounds, comparison, study.trials or 0)
     runner = JobRunner(config, launcher, setting="output")
@@ -97,6 +102,11 @@ def run_study(
         _check_trials(study, progress)
         _check_seeds(study, progress)
         runner.say(_format_start_message(comparison, runner))
+        if chosen:
+            runner.say(
+                "One of two classes has most rows, so AUROC decides, and average precision stands "
+                "beside it (evaluation.metric=accuracy compares by accuracy)"
+            )
         try:
             with runner.display:
                 _tune(comparison, jobs, study)

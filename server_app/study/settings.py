@@ -39,7 +39,9 @@ GOAL_SCORES = {
 over clients, the mean of the worst tenth, and the mean by data."""
 
 _REQUIRED = ("goal", "budget")
-_BUDGET_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|runs|rounds)")
+_BUDGET_PATTERN = re.compile(r"(\d[\d,]*(?:\.\d+)?)\s*(s|min|h|runs|rounds|seconds|minutes|hours)")
+_LONG_UNITS = {"seconds": "s", "minutes": "min", "hours": "h"}
+"""The units as a study prints them."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Budget:
         found = _BUDGET_PATTERN.fullmatch(text)
         if found is None:
             raise SettingsError(f"budget must be {BudgetText().describe()}, got {text}")
-        number, unit = float(found[1]), found[2]
+        number, unit = float(found[1].replace(",", "")), _LONG_UNITS.get(found[2], found[2])
         if unit in SECONDS_PER_UNIT:
             return cls(text, "seconds", number * SECONDS_PER_UNIT[unit])
         return cls(text, "rounds", number * (rounds if unit == "runs" else 1))
@@ -93,7 +95,7 @@ class BudgetText(Range):
     def contains(self, value: object) -> bool:
         """Return whether ``value`` is a budget."""
         found = _BUDGET_PATTERN.fullmatch(value) if isinstance(value, str) else None
-        return found is not None and float(found[1]) > 0
+        return found is not None and float(found[1].replace(",", "")) > 0
 
 
 @dataclass(frozen=True)

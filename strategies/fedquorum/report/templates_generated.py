@@ -328,28 +328,28 @@ code { overflow-wrap: anywhere; }
 <h2>The evidence</h2>
 <div class="charts">{% for one in charts %}{{ chart(one, "h3") }}{% endfor %}</div>
 {%- endif %}
-{%- if tuning %}
-<h2>The tuning</h2>
-<p class="note">{{ tuning_note }}</p>
-<div class="charts small">{% for one in tuning %}{{ chart(one, "h3") }}{% endfor %}</div>
-{%- endif %}
-{%- if data_facts %}
-<h2>The data</h2>
-<dl>
-{%- for name, fact in data_facts %}
-<dt>{{ name }}</dt><dd>{{ fact }}</dd>
-{%- endfor %}
-</dl>
-{%- endif %}
 <h2>How it was done</h2>
 <dl>
 {%- for name, fact in facts.items() %}
 <dt>{{ name }}</dt><dd>{{ fact }}</dd>
 {%- endfor %}
 </dl>
+{%- if data_facts %}
+<h3>The data</h3>
+<dl>
+{%- for name, fact in data_facts %}
+<dt>{{ name }}</dt><dd>{{ fact }}</dd>
+{%- endfor %}
+</dl>
+{%- endif %}
 <p>Repeat the study: <code>{{ command }}</code></p>
 {%- if runs.rows %}
 <details><summary>{{ runs.title }} ({{ runs.rows | length }})</summary>{{ table(runs) }}</details>
+{%- endif %}
+{%- if tuning %}
+<h2>Appendix: the trials of the tuning</h2>
+<p class="note">{{ tuning_note }}</p>
+<div class="charts small">{% for one in tuning %}{{ chart(one, "h3") }}{% endfor %}</div>
 {%- endif %}
 <script type="application/octet-stream" id="plotly-gz">{{ plotly }}</script>
 <script>

@@ -140,6 +140,31 @@ def test_the_columns_of_any_other_run(tmp_path: Path) -> None:
     ]
 
 
+def test_average_precision_has_columns_only_beside_auroc(tmp_path: Path) -> None:
+    """Of the common model and of the clients' own; the reader restores them."""
+    finetuned = PersonalEvaluation(FINETUNED, 3, 0.1, 0.5, 0.7, validation_average_precision=0.2)
+    row = replace(COMMON[0], test_average_precision=0.1 + 0.2, personal=(finetuned,))
+    with_columns = list_evaluation_columns((FINETUNED,), has_average_precision=True)
+    without = list_evaluation_columns((FINETUNED,))
+    added = {c.name for c in with_columns} - {c.name for c in without}
+    assert added == {
+        f"{model}{split}_average_precision"
+        for model in ("", "finetuned_")
+        for split in ("test", "validation")
+    }
+    table = TableWriter(
+        tmp_path / "evaluations",
+        with_columns,
+        build=lambda rows: build_evaluations_table(rows, (FINETUNED,), has_average_precision=True),
+    )
+    table.add_rows([(1, row)])
+    table.close()
+    read = read_table(tmp_path / "evaluations")
+    assert read.column_names == [c.name for c in with_columns]
+    assert read["test_average_precision"].to_pylist() == [0.1 + 0.2]
+    assert read["finetuned_validation_average_precision"].to_pylist() == [0.2]
+
+
 def test_evaluations_by_client() -> None:
     """Each has the metrics of the client's reply, and the epochs."""
     found = build_personal_evaluations(ALONE, 7, COMMON[:2])

@@ -73,6 +73,22 @@ def test_the_dispersion_is_of_the_configured_metric() -> None:
     assert "auroc" not in by_loss
 
 
+def test_average_precision_is_beside_auroc() -> None:
+    """Its mean is weighted by training data, over the clients that have it."""
+    evaluations = [
+        ClientEvaluation(
+            k, 1.0, rows, 1.0, 0.5, 4, 0.5, 0.5, 0.75, test_average_precision=precision
+        )
+        for k, (rows, precision) in enumerate([(10, 0.5), (30, 0.1), (99, NAN)])
+    ]
+    groups = summarize_evaluations(evaluations, "auroc", all_evaluated=True)
+    assert groups is not None
+    assert (groups["all"] or {})["average_precision"] == pytest.approx(0.2)
+    plain = summarize_evaluations(evaluations[2:], "auroc", all_evaluated=True)
+    assert plain is not None
+    assert "average_precision" not in (plain["all"] or {})
+
+
 def test_held_out_clients_are_a_separate_group() -> None:
     """They count in no other group, not even in all; without them, the group is missing."""
     trained = [

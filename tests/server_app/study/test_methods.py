@@ -13,6 +13,7 @@ from fedquorum.rules.server_optimizer import SERVER_OPTIMIZERS
 from conf.compose import compose_overrides
 from server_app.study.methods import build_search_space, get_current_values, select_methods
 from server_app.study.settings import STUDY_GOALS, StudySettings
+from server_app.study.text import format_method_name
 
 
 @pytest.mark.parametrize("goal", STUDY_GOALS)
@@ -47,9 +48,25 @@ def test_methods_by_name() -> None:
     ]
 
 
+@pytest.mark.parametrize("goal", STUDY_GOALS)
+def test_names_are_accepted_as_a_study_prints_them(goal: Goal) -> None:
+    """Those of ``study.json`` and those of the page, in any case, alone and with settings."""
+    _, *others = select_methods(StudySettings(goal.value, "1h"))
+    for method in others:
+        title = format_method_name(method.name)
+        for name in (method.name, title, title if "=" in title else title.upper()):
+            study = StudySettings(goal.value, "1h", methods=[name])
+            _, one = select_methods(study)
+            assert (one.name, one.overrides) == (method.name, method.overrides)
+            chosen = StudySettings(goal.value, "1h", methods=[f"{name} client.lr=0.1"])
+            _, one = select_methods(chosen)
+            assert one.overrides == (*method.overrides, "client.lr=0.1")
+
+
 @pytest.mark.parametrize(
     ("phrase", "message"),
     [
+        ("fedprx", r"methods must begin with a strategy .* \(did you mean fedprox\?\)"),
         ("fedal", "methods must begin with a strategy .* got fedal.*fedalign"),
         ("fedau cutoff", "methods must have settings KEY=VALUE after a strategy, got cutoff"),
     ],

@@ -3,19 +3,29 @@
 import json
 import shlex
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pytest
 from fedquorum.errors import RunError, SettingsError
+from numpy.typing import NDArray
 
 from conf.compose import parse_override
 from server_app.api.run import run_from_python
 from server_app.cli.study import main, start_study
-from server_app.study.candidates import build_comparison, collect_common_overrides
+from server_app.study.candidates import (
+    build_comparison,
+    choose_metric,
+    collect_common_overrides,
+)
 from server_app.study.settings import StudySettings
 from server_app.sweeps.jobs import read_complete_rounds
 from server_app.sweeps.runner import JobRunner
+
+if TYPE_CHECKING:
+    from client_app.data import FederatedData
 
 SMALL = (
     "data=synth",
@@ -309,6 +319,46 @@ def test_participation_is_required_for_intermittent_clients() -> None:
     assert resolve_availability() == "bernoulli"
     assert resolve_availability("availability=always") == "always"
     assert resolve_availability("availability=markov") == "markov"
+
+
+@dataclass
+class TwoClients:
+    """Labels of two clients, half of them for testing."""
+
+    labels: list[int]
+    target: str = "class"
+    num_clients: int = 2
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes."""
+        return len({*self.labels})
+
+    def get_targets(self, client: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the training and test targets of a client."""
+        labels = np.array(self.labels[client::2])
+        return labels[::2], labels[1::2]
+
+
+def choose_score(labels: list[int], *overrides: str, **options: Any) -> str:
+    """Return the number by which a study of data with these labels compares."""
+    study = StudySettings("average", "1h", ["term"], **options)
+    common = collect_common_overrides(map(parse_override, (*SMALL, *overrides)))
+    comparison = build_comparison(common, study)
+    data = cast("FederatedData", TwoClients(labels))
+    chosen = choose_metric(common, comparison, study, data)
+    return build_comparison((*common, *chosen), study).score
+
+
+def test_auroc_decides_where_one_of_two_classes_has_most_rows() -> None:
+    """Not if the user named a metric, nor for three classes, nor at 80 % exactly."""
+    rare = [1] * 81 + [0] * 19
+    assert choose_score(rare) == "all.auroc"
+    assert choose_score([0] * 80 + [1] * 20) == "all.accuracy"
+    assert choose_score([0] * 90 + [1] * 5 + [2] * 5) == "all.accuracy"
+    assert choose_score(rare, "evaluation.metric=accuracy") == "all.accuracy"
+    assert choose_score(rare, "evaluation.metric=f1") == "all.f1"
+    assert choose_score(rare, metric_key="all.accuracy") == "all.accuracy"
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

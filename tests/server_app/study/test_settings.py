@@ -17,10 +17,13 @@ from server_app.study.settings import Budget, StudySettings
         ("1.5h", "seconds", 5400),
         ("200runs", "rounds", 6000),
         ("5000rounds", "rounds", 5000),
+        ("12 minutes", "seconds", 720),
+        ("2.5 hours", "seconds", 9000),
+        ("1,200 rounds", "rounds", 1200),
     ],
 )
 def test_budgets(text: str, unit: str, amount: float) -> None:
-    """In time, or in runs of 30 rounds."""
+    """In time, or in runs of 30 rounds; also as a study prints the budget that would decide it."""
     assert Budget.from_text(text, 30) == Budget(text, unit, amount)  # type: ignore[arg-type]
 
 
