@@ -124,9 +124,14 @@ def split_overrides(overrides: str) -> tuple[str, ...]:
 def parse_override(text: str) -> Override:
     """Return one Hydra override, which may be a sweep; raise SettingsError for other texts."""
     try:
-        (override,) = OverridesParser.create().parse_overrides([text])
+        return _parse(text)
     except HydraException as error:
         raise SettingsError(explain(error)) from None
+
+
+@lru_cache(maxsize=4096)  # the same texts are parsed on the way from a sweep to each of its jobs
+def _parse(text: str) -> Override:
+    (override,) = OverridesParser.create().parse_overrides([text])
     return override
 
 
