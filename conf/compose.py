@@ -23,8 +23,6 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from conf import faster_hydra  # noqa: F401 - for its effect
-from conf.merge import EXPERIMENT, merge_options
 from conf.mistakes import (
     explain,
     explain_option_mismatch,
@@ -32,7 +30,9 @@ from conf.mistakes import (
     refuse_dotted_groups,
 )
 from conf.options import GROUPS, PARTS, options
+from conf.schema import faster_hydra  # noqa: F401 - for its effect
 from conf.schema.checks import check_ranges, check_rules, check_settings, check_values
+from conf.schema.merge import EXPERIMENT, merge_options
 from conf.schema.model import ModelSettings
 from conf.schema.register import OPTION_SCHEMAS, register_schemas
 from conf.schema.rules import is_custom, rules_from_settings
