@@ -23,8 +23,6 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from conf import faster_hydra  # noqa: F401 - for its effect
-from conf.merge import EXPERIMENT, merge_options
 from conf.mistakes import (
     explain,
     explain_option_mismatch,
@@ -32,7 +30,9 @@ from conf.mistakes import (
     refuse_dotted_groups,
 )
 from conf.options import GROUPS, PARTS, options
+from conf.schema import faster_hydra  # noqa: F401 - for its effect
 from conf.schema.checks import check_ranges, check_rules, check_settings, check_values
+from conf.schema.merge import EXPERIMENT, merge_options
 from conf.schema.model import ModelSettings
 from conf.schema.register import OPTION_SCHEMAS, register_schemas
 from conf.schema.rules import is_custom, rules_from_settings
@@ -124,9 +124,14 @@ def split_overrides(overrides: str) -> tuple[str, ...]:
 def parse_override(text: str) -> Override:
     """Return one Hydra override, which may be a sweep; raise SettingsError for other texts."""
     try:
-        (override,) = OverridesParser.create().parse_overrides([text])
+        return _parse(text)
     except HydraException as error:
         raise SettingsError(explain(error)) from None
+
+
+@lru_cache(maxsize=4096)  # the same texts are parsed on the way from a sweep to each of its jobs
+def _parse(text: str) -> Override:
+    (override,) = OverridesParser.create().parse_overrides([text])
     return override
 
 

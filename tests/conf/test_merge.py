@@ -10,7 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from conf import SettingsError
 from conf.compose import GROUPS, PARTS, _compose_with_types, options
-from conf.merge import merge_options
+from conf.schema.merge import merge_options
 
 EXPERIMENTS = options("experiment")
 

@@ -19,6 +19,7 @@ import pytest
 from fedquorum.records.runner import Runner
 
 from tests.builders_runs import assert_same_results, read_rounds
+from tests.integration import preloaded
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -41,8 +42,10 @@ class Shell:
     env: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, *command: str, timeout: float = 300) -> Outcome:
+        name, *words = command
+        folder = preloaded.get_folder() if name == preloaded.COMMAND.name else BIN
         done = subprocess.run(
-            [str(BIN / command[0]), *command[1:]],
+            [str(folder / name), *words],
             cwd=self.cwd,
             env={**os.environ, "COLUMNS": "200", **self.env},
             capture_output=True,

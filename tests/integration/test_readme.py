@@ -18,6 +18,7 @@ from flwr.clientapp import ClientApp
 
 from server_app.engines.in_process import InProcessGrid
 from tests.builders_runs import run_here
+from tests.integration import preloaded
 from tests.integration.conftest import BIN, ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -78,7 +79,8 @@ def test_every_command_works(
     command: str, clone: Path, flower_env: dict[str, str], request: pytest.FixtureRequest
 ) -> None:
     """Each command, in the order of the README, in a copy of the repository."""
-    env = {**os.environ, **flower_env, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    folders = (preloaded.get_folder(), BIN, os.environ["PATH"])
+    env = {**os.environ, **flower_env, "PATH": os.pathsep.join(map(str, folders))}
     if "fmnist" in command:
         env["FEDQUORUM_DATA"] = str(request.getfixturevalue("real_data"))
     done = subprocess.run(
@@ -105,7 +107,7 @@ def test_the_mistake_shown_is_what_one_gets(tmp_path: Path) -> None:
     """The console block of the guide, to the letter."""
     ((command, answer),) = re.findall(r"```console\n\$ (.*?)\n(.*?)```", GUIDE, re.DOTALL)
     done = subprocess.run(
-        [BIN / command.split()[0], *command.split()[1:]],
+        [preloaded.get_folder() / command.split()[0], *command.split()[1:]],
         cwd=tmp_path,
         capture_output=True,
         text=True,

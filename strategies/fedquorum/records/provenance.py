@@ -4,7 +4,7 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,13 +27,15 @@ def get_versions(packages: Iterable[str]) -> dict[str, str | None]:
 
     The library states its version itself, because an app may bundle it without installing it.
     """
-    found: dict[str, str | None] = {"fedquorum": __version__}
-    for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
-    return found
+    return {"fedquorum": __version__, **{package: _get_version(package) for package in packages}}
+
+
+@cache  # each one is a search of all folders that Python imports from
+def _get_version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def find_commit(source: Path, code: Sequence[str] = (".",)) -> str | None:

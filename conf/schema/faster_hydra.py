@@ -40,7 +40,7 @@ def _load_copy(self: ImportlibResourcesConfigSource, config_path: str) -> Config
 ConfigStore.__deepcopy__ = lambda self, _: self  # type: ignore[attr-defined]
 
 # For every file Hydra builds a map of all choices, which takes a sixth of its time.
-defaults_list._create_interpolation_map = _create_map_if_needed  # noqa: SLF001
+defaults_list._create_interpolation_map = _create_map_if_needed  # type: ignore[assignment]  # noqa: SLF001
 
 # The files of a package do not change while a process runs, and to parse YAML takes a tenth.
 ImportlibResourcesConfigSource.load_config = _load_copy  # type: ignore[method-assign]

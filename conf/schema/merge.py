@@ -1,7 +1,7 @@
 """Merge the settings of options as Hydra composes them, in a tenth of its time.
 
 Hydra reads its own settings and every file again for each composition, and resolves the defaults
-lists in general. The files of this folder need less: a group's option is a schema or a file, which
+lists in general. The files of ``conf`` need less: a group's option is a schema or a file, which
 inherits from others and chooses parts; an experiment overrides options and values; and
 ``tuning.yaml`` has its values for single options.
 """
@@ -21,7 +21,7 @@ from conf.schema.register import BASE_SCHEMAS, OPTION_SCHEMAS, TUNING, TUNING_GR
 from conf.schema.settings import Settings
 
 EXPERIMENT = "experiment"
-_FOLDER = Path(__file__).parent
+_FOLDER = Path(__file__).parent.parent
 _SCHEMAS: Mapping[str, Mapping[str, Any]] = {**OPTION_SCHEMAS, "base": BASE_SCHEMAS}
 _OVERRIDE = "override /"
 _NAME_PATTERN = re.compile(r"\w+(/\w+)*", re.ASCII)
