@@ -101,6 +101,8 @@ class RunWriter(RunCallback):
     ) -> None:
         self.directory = directory.absolute()
         _check_names(identity)
+        settings = flatten_settings(load_settings(config))
+        self._counts_late = settings.get("engine.late_replies") == "count"
         before = None if resumed is None else read_manifest(self.directory)
         with ExitStack() as cleanup:  # closes what is already open if a later step fails
             self._directory_lock = self._prepare(config, resumed)
@@ -173,7 +175,10 @@ class RunWriter(RunCallback):
         """Open the tables that grow with the rounds, truncated to these numbers of rows."""
         self._tables = {
             name: TableWriter(
-                self.directory / name, columns, rows.get(name, 0), TABLE_BUILDERS[name]
+                self.directory / name,
+                [c for c in columns if self._counts_late or not c.is_optional],
+                rows.get(name, 0),
+                TABLE_BUILDERS[name],
             )
             for name, columns in COLUMNS_BY_TABLE.items()
         }
