@@ -50,7 +50,10 @@ _DEADLINE_KEYS = (
     "engine.max_staleness",
     "engine.concurrency",
 )
-"""The settings that decide which replies are in time, and how late ones count; they change the result of a virtual clock."""
+"""The settings that decide which replies are in time and how late ones count.
+
+They change the result of a virtual clock.
+"""
 
 
 def merge_resumed_overrides(overrides: Sequence[str]) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from fedquorum.audit.check import audit_run
+from fedquorum.audit.explain import describe_decision
+from fedquorum.audit.replay import read_audit_input
 from fedquorum.errors import SettingsError
 
 from tests.builders_runs import make_client_overrides, read_rounds, read_rows, run_here
@@ -53,7 +55,7 @@ def test_runs_have_the_same_bits_on_any_nodes_and_after_a_resume(tmp_path: Path)
         line["simulated_seconds"] for line in read_rounds(one)
     ]
     with pytest.raises(SettingsError, match=r"engine\.staleness_exponent must be 0\.5, as in"):
-        run(tmp_path / "2", f"resume={tmp_path / '2'}", "engine.staleness_exponent=1")
+        run(tmp_path / "2", *stopped, f"resume={tmp_path / '2'}", "engine.staleness_exponent=1")
 
 
 def _halve_discount(rows: list[dict[str, Any]]) -> None:
@@ -92,6 +94,28 @@ def test_the_audit_replays_late_updates(tmp_path: Path) -> None:
         assert text in found, change
         path.write_bytes(recorded)
     assert not audit_run(directory).mismatches
+
+
+def test_an_explanation_says_where_an_update_started(tmp_path: Path) -> None:
+    """The discount is a line of its own; a client under way, and one not drawn, were not asked."""
+    recorded = read_audit_input(run(tmp_path / "run"))
+    rows = read_rows(tmp_path / "run")
+    row = next(row for row in rows if row["staleness"])
+    lines = describe_decision(recorded, row["client"], row["round"])
+    assert (
+        f"asked: in round {row['start_round']}, and it trained from the model of that round"
+        in lines
+    )
+    discounted = f"weight: it started from the model of round {row['start_round']}, s = "
+    (line,) = [line for line in lines if line.startswith(discounted)]
+    assert line.endswith(f" = {row['weight']:.6g}")
+    between = next(r for r in rows if (r["staleness"] or 0) > 1)
+    lines = describe_decision(recorded, between["client"], between["round"] - 1)
+    assert lines[-1] == "asked: no; it is under way since an earlier round"
+    asked = {row["client"] for row in rows if row["round"] == 1}
+    (left_out, *_) = {*range(8)} - asked
+    lines = describe_decision(recorded, left_out, 1)
+    assert lines[-1].endswith("the draw among the free clients left it out (engine.concurrency=6)")
 
 
 def test_nobody_late_is_the_run_without_late_updates(tmp_path: Path) -> None:
