@@ -28,12 +28,14 @@ from fedquorum.flower.codec import (
     check_query,
     decode_arrays,
     decode_evaluate_request,
+    decode_selected_clients,
     decode_start_models,
     decode_train_request,
     encode_arrays,
     encode_evaluate_reply,
     encode_hosted_clients,
     encode_train_reply,
+    is_inquiry,
 )
 from fedquorum.flower.validation import find_number_problem
 from fedquorum.sanitize import abbreviate
@@ -193,6 +195,8 @@ def handle_statistics(message: Message, context: Context) -> Message:
 @app.train(mods=[_apply_run_mods])
 def handle_train(message: Message, context: Context) -> Message:
     """Let every selected client decide whether to train, and train."""
+    if is_inquiry(message.content):
+        return _answer_inquiry(message, context)
     node, hosted = _load_hosted(message, context)
     arrays, tasks = decode_train_request(message.content, hosted)
     # Local models differ by client and stay here: no pass and no reply is shared.
@@ -218,6 +222,14 @@ def handle_train(message: Message, context: Context) -> Message:
     if joined and tasks[joined[0]].can_be_summed:
         return _train_into_sum(message, node, arrays, tasks, results, joined=joined)
     return _train_to_models(message, node, arrays, tasks, results, joined=joined, starts=starts)
+
+
+def _answer_inquiry(message: Message, context: Context) -> Message:
+    """Reply that every client takes part; mods leave out those that are unavailable."""
+    _, hosted = _get_node(context)
+    _, clients = decode_selected_clients(message.content, hosted)
+    results = [TrainResult(client, Status.DONE) for client in clients]
+    return Message(encode_train_reply(results), reply_to=message)
 
 
 def _train_stored_models(
@@ -336,9 +348,9 @@ def _train_joined(
     if not joined:
         return
     clients = [tasks[i].client for i in joined]
-    t = tasks[joined[0]].server_round - 1
+    rounds = [tasks[i].server_round - 1 for i in joined]
     yield from node.trainer.train_clients(
-        list(arrays.values()), clients, t, on_trained, starts=starts
+        list(arrays.values()), clients, rounds, on_trained, starts=starts
     )
 
 

@@ -18,14 +18,17 @@ from fedquorum.flower.codec import (
     Status,
     TrainResult,
     TrainTask,
+    add_response_times,
     decode_arrays,
     decode_evaluate_request,
+    decode_selected_clients,
     decode_start_models,
     decode_train_request,
     encode_arrays,
     encode_evaluate_reply,
     encode_hosted_clients,
     encode_train_reply,
+    is_inquiry,
 )
 from fedquorum.flower.nodes import compute_fingerprint
 from fedquorum.flower.protocol import NativeProtocol
@@ -183,9 +186,15 @@ def make_standard_reply(
 
 
 def make_scripted_app(
-    num_clients: int, fit: Script, losses: Mapping[int, float] | None = None
+    num_clients: int,
+    fit: Script,
+    losses: Mapping[int, float] | None = None,
+    get_seconds: Callable[[int, int], float] | None = None,
 ) -> ClientApp:
-    """Return an app of this project's protocol: clients train by ``fit`` and report ``losses``."""
+    """Return an app of this project's protocol: clients train by ``fit`` and report ``losses``.
+
+    ``get_seconds`` gives the response time of a client that is asked in a round.
+    """
     app = ClientApp()
 
     def list_hosted(context: Context) -> Sequence[int]:
@@ -197,6 +206,11 @@ def make_scripted_app(
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
+        if get_seconds is not None and is_inquiry(message.content):
+            number, asked = decode_selected_clients(message.content, list_hosted(context))
+            reply = encode_train_reply([TrainResult(k, Status.DONE) for k in asked])
+            times = {k: get_seconds(k, number) for k in asked}
+            return Message(add_response_times(reply, times), reply_to=message)
         arrays, tasks = decode_train_request(message.content, list_hosted(context))
         starts = decode_start_models(message.content, tasks)
         answers = [fit(task.client, task, starts.get(task.client, arrays)) for task in tasks]

@@ -14,6 +14,7 @@ PURPOSES = {
     "availability-class-rates",
     "availability-classes",
     "batches",
+    "concurrency",
     "dirichlet-partitioner",
     "dirichlet-test",
     "dirichlet-train",

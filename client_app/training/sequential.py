@@ -18,6 +18,15 @@ Result = TypeVar("Result")
 NO_STARTS: Mapping[int, Arrays] = MappingProxyType({})
 """All clients start from the received model."""
 
+Rounds = int | Sequence[int]
+"""The round of all clients, from 0; or that of each, if they were asked in different ones."""
+
+
+def list_rounds(t: Rounds, num_clients: int) -> Sequence[int]:
+    """Return the round of each client."""
+    return [t] * num_clients if isinstance(t, int) else t
+
+
 OnTrained = Callable[[list[int], list[torch.Tensor]], Result]
 """Takes the indices of m clients, and each of a model's arrays stacked over them, (m, ...)."""
 
@@ -57,7 +66,7 @@ class SequentialTrainer:
         self,
         arrays: Arrays,
         clients: Sequence[int],
-        t: int,
+        t: Rounds,
         on_trained: OnTrained[Result],
         *,
         starts: Mapping[int, Arrays] = NO_STARTS,
@@ -69,8 +78,10 @@ class SequentialTrainer:
             yield from (([index], error) for index in range(len(clients)))
             return
 
+        rounds = list_rounds(t, len(clients))
+
         def train_and_use(index: int) -> Result:
-            model, client = self._get_idle_model(), clients[index]
+            model, client, t = self._get_idle_model(), clients[index], rounds[index]
             try:
                 if client in starts:
                     model.load_arrays(starts[client])

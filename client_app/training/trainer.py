@@ -21,7 +21,14 @@ from client_app.training.numerics import (
     SEQUENTIAL_AUTOGRAD,
     find_training_mode,
 )
-from client_app.training.sequential import NO_STARTS, OnTrained, Result, SequentialTrainer
+from client_app.training.sequential import (
+    NO_STARTS,
+    OnTrained,
+    Result,
+    Rounds,
+    SequentialTrainer,
+    list_rounds,
+)
 from client_app.training.workers import (
     MIN_SHARED_FLOPS,
     WorkerPool,
@@ -145,7 +152,7 @@ class Trainer:
         self,
         arrays: Arrays,
         clients: Sequence[int],
-        t: int,
+        t: Rounds,
         on_trained: OnTrained[Result],
         *,
         starts: Mapping[int, Arrays] = NO_STARTS,
@@ -161,8 +168,8 @@ class Trainer:
         arrays : list of array
             The received model, in the order of the model's ``state_dict``.
         clients : sequence of int
-        t : int
-            Round, from 0.
+        t : int or sequence of int
+            Round, from 0; or the round of each client.
         on_trained : callable
             Takes the indices of m clients in ``clients``, and their models: for each of ``arrays``
             (m, *shape), on the device. It is called in the thread that trained them, and the
@@ -182,13 +189,15 @@ class Trainer:
             chunks = self._plan_chunks(clients)
         except Exception:  # training each client alone shows which one fails
             chunks = [[index] for index in range(len(clients))]
+        rounds = list_rounds(t, len(clients))
+        chunks = [part for chunk in chunks for part in self._batched.split_by_rate(chunk, rounds)]
         # Every thread has a separate model, and would compile it again.
         is_compiled = self._setup.compiled and not self._batched.closed_form
         count = 1 if self._on_gpu or is_compiled else self._cores // self._threads
         workers = WorkerPool(count, self._threads)
 
         def train_and_use(chunk: list[int]) -> tuple[list[int], Result]:
-            indices, models = self._batched.train_chunk(arrays, clients, chunk, t, starts)
+            indices, models = self._batched.train_chunk(arrays, clients, chunk, rounds, starts)
             return indices, on_trained(indices, models)
 
         for chunk, result in zip(

@@ -31,6 +31,7 @@ from conf.schema.data import (
     list_weights,
 )
 from conf.schema.engine import EngineSettings
+from conf.schema.late import build_late_updates, check_late_rules_of, check_late_updates
 from conf.schema.model import ModelSettings
 from conf.schema.rules import (
     find_setting,
@@ -92,6 +93,7 @@ def check_values(settings: Settings) -> None:
         _check_engine(settings.engine, settings.data)
         _check_privacy(settings)
         _check_clock(settings)
+        check_late_updates(settings)
         _check_probabilities(settings)
         _check_init(settings.model)
         _check_epoch_candidates(settings)
@@ -110,7 +112,10 @@ def check_rules(settings: Settings, rules: RuleSet) -> None:
     """
     _check_full_participation(settings, rules)
     engine = settings.engine
-    if not Quorum(engine.quorum, engine.quorum_clients).waits_for_all:
+    late = build_late_updates(settings)
+    if late is not None:
+        check_late_rules_of(settings, rules, late)
+    elif not Quorum(engine.quorum, engine.quorum_clients).waits_for_all:
         check_rates_computable(settings, rules)
     if settings.data.holdout_client_fraction > 0 and rules.trains_local_models:
         raise SettingsError(

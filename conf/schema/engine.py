@@ -15,6 +15,7 @@ from fedquorum.rules.parameters import (
     OneOf,
 )
 from fedquorum.rules.rule import parameter
+from fedquorum.rules.staleness import LATE_REPLIES
 from fedquorum.server.quorum import QUORUM_CLIENTS, QUORUM_SIZE
 from omegaconf import MISSING
 
@@ -82,7 +83,12 @@ class EngineSettings:
     the clients to connect. ``quorum``: the number of clients whose replies close a round, as a
     fraction below 1 or a whole number; null waits for all until ``round_timeout``.
     ``quorum_clients``: asked counts all selected clients, priority only those with priority.
-    ``grace_seconds``: seconds to wait for further replies after the quorum. ``startup_clients``:
+    ``grace_seconds``: seconds to wait for further replies after the quorum. ``late_replies``:
+    whether an update that arrives after its round is discarded, or counts in the round in which it
+    arrives, see ``fedquorum.rules.staleness.LateUpdates``; so far with simulated response times
+    only. ``staleness_exponent``: a of the discount (1 + s)^-a of an update that is s rounds late.
+    ``max_staleness``: the largest s that counts; null for no limit. ``concurrency``: the number of
+    clients that may be under way at the same time; null for all. ``startup_clients``:
     the number of clients that must be connected before round 1; null for all.
     ``partial_aggregation``: whether a node may send one sum instead of all models, see
     ``fedquorum.flower.protocol.NativeProtocol``; the model has the same bits either way.
@@ -112,6 +118,10 @@ class EngineSettings:
     quorum: float | None = parameter(None, QUORUM_SIZE)
     quorum_clients: str = parameter("asked", QUORUM_CLIENTS)
     grace_seconds: float = parameter(0.0, NON_NEGATIVE)
+    late_replies: str = parameter("discard", OneOf(LATE_REPLIES))
+    staleness_exponent: float = parameter(0.5, NON_NEGATIVE)
+    max_staleness: int | None = parameter(None, NON_NEGATIVE_INT)
+    concurrency: int | None = parameter(None, POSITIVE_INT)
     startup_timeout: float = parameter(300.0, POSITIVE)
     startup_clients: int | None = parameter(None, POSITIVE_INT)
     partial_aggregation: bool = True

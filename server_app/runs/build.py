@@ -24,6 +24,7 @@ from client_app.data.priority import find_priority_weights
 from client_app.models import build_model_for
 from conf import ComposedConfig
 from conf.schema.checks import check_rules
+from conf.schema.late import build_late_updates
 from conf.schema.rules import (
     complete_rules,
     find_setting,
@@ -130,7 +131,12 @@ def _check_quorum(settings: Settings, population: Population, rules: RuleSet) ->
     SettingsError
         If there is such a number.
     """
-    quorum = settings.engine.quorum
+    quorum, concurrency = settings.engine.quorum, settings.engine.concurrency
+    if concurrency is not None and concurrency > len(population.clients):
+        raise SettingsError(
+            f"engine.concurrency must be at most {len(population.clients)}, the number of clients, "
+            f"got {concurrency} (null lets all be under way)"
+        )
     if quorum is None or quorum < 1:
         return
     priority, others = len(population.priority_clients), len(population.non_priority_clients)
@@ -165,6 +171,7 @@ def _build_protocol(
     engine = settings.engine
     key_file = engine.node_keys
     return NativeProtocol(
+        late_updates=build_late_updates(settings),
         round_timeout=engine.round_timeout,
         quorum=Quorum(engine.quorum, engine.quorum_clients, engine.grace_seconds),
         virtual_clock=settings.response_time.name != "none",

@@ -51,6 +51,8 @@ def compute_counted_rates(
         return None
     times = build_latency_model(settings.response_time, data.num_clients)
     selected = get_known_probabilities(rules.selection, population)
+    if settings.engine.late_replies == "count":
+        return rates.with_counted(None)
     if not _can_be_late(settings, population, times):
         return rates.with_counted(selected)
     if not needs_rates(rules.weighting) or selected is None:

@@ -12,6 +12,7 @@ from client_app.data import load_data
 from client_app.data.describe import describe_data
 from client_app.data.summary import DataSummary
 from conf import ComposedConfig, Settings
+from conf.schema.late import format_late_doubt
 from conf.schema.settings import get_evaluation_metric
 from server_app.runs.build import build_population
 
@@ -41,9 +42,13 @@ def describe_run_data(settings: Settings) -> DataSummary:
 
 
 def list_first_lines(composed: ComposedConfig, summary: DataSummary) -> Iterator[str]:
-    """Yield the lines before the first round: the data, defaults, and a better metric."""
+    """Yield the lines before the first round: the data, defaults, a better metric, a doubt."""
     yield from summary.format_lines(composed.settings.data.name)
-    lines = format_defaults(composed), _format_suggestion(composed, summary)
+    lines = (
+        format_defaults(composed),
+        _format_suggestion(composed, summary),
+        format_late_doubt(composed.settings, composed.rules),
+    )
     yield from filter(None, lines)
 
 

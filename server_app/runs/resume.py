@@ -45,8 +45,15 @@ _DEADLINE_KEYS = (
     "engine.quorum_clients",
     "engine.grace_seconds",
     "engine.round_timeout",
+    "engine.late_replies",
+    "engine.staleness_exponent",
+    "engine.max_staleness",
+    "engine.concurrency",
 )
-"""The settings that decide which replies are in time; they change the result of a virtual clock."""
+"""The settings that decide which replies are in time and how late ones count.
+
+They change the result of a virtual clock.
+"""
 
 
 def merge_resumed_overrides(overrides: Sequence[str]) -> tuple[str, ...]:

@@ -56,12 +56,12 @@ def build_batch_schedule(
     examples: Examples,
     config: LocalSGDConfig,
     *,
-    t: int,
+    rounds: Sequence[int],
     batch_norm: bool,
     width: int | None = None,
     min_capacity: int = 0,
 ) -> BatchSchedule:
-    """Return the batches of ``clients`` in round ``t`` (from 0).
+    """Return the batches of ``clients``, each in its round (from 0).
 
     Every client has a separate generator for the order of its samples, so the order does not depend
     on the others. A step computes ``width`` samples for every client, by default the size of the
@@ -95,7 +95,7 @@ def build_batch_schedule(
         )
         rows[:length, position] = shuffled[samples[count]]
         sizes[:length, position] = steps.sizes
-        rates[:length, position] = _compute_learning_rates(config, t, int(length))
+        rates[:length, position] = _compute_learning_rates(config, rounds[i], int(length))
     mask = np.arange(max_batch if width is None else width) < sizes[:, :, None]
     return BatchSchedule(
         tuple(order.tolist()),

@@ -30,7 +30,7 @@ from client_app.training.batched.schedule import (
 from client_app.training.dropout import MaskedDropout, find_dropouts
 from client_app.training.flops import count_sample_activations
 from client_app.training.local_sgd import Arrays, LocalSGDConfig, TrainingSetup, has_batch_norm
-from client_app.training.sequential import NO_STARTS
+from client_app.training.sequential import NO_STARTS, Rounds, list_rounds
 
 MODEL_COPIES = 4  # a client's model, velocity, gradient and the copy in the result
 ACTIVATION_COPIES = 2  # activations and their gradients
@@ -126,23 +126,34 @@ class BatchedTrainer:
             chunks += [indices[low : low + size] for low in range(0, len(indices), size)]
         return chunks
 
+    def split_by_rate(self, chunk: Sequence[int], rounds: Sequence[int]) -> list[list[int]]:
+        """Return the parts of a chunk with one learning rate each, if a step needs one for all."""
+        if self._uses_velocity or not self._total_decay:
+            return [list(chunk)]
+        parts = defaultdict[float, list[int]](list)
+        for index in chunk:
+            parts[self._config.compute_learning_rate(rounds[index], 0, 1)].append(index)
+        return [*parts.values()]
+
     @torch.no_grad()
     def train_chunk(
         self,
         arrays: Arrays,
         clients: Sequence[int],
         chunk: Sequence[int],
-        t: int,
+        t: Rounds,
         starts: Mapping[int, Arrays] = NO_STARTS,
     ) -> tuple[list[int], list[torch.Tensor]]:
         """Return indices in ``clients`` and those clients' stacked models after round ``t``.
 
         Parameters
         ----------
-        arrays, clients, t
+        arrays, clients
             As for ``train``.
+        t : int or sequence of int
+            The round, or that of each of ``clients``.
         chunk : sequence of int
-            One of ``plan_chunks``.
+            One of ``plan_chunks``, and of ``split_by_rate`` if rounds differ.
         starts : mapping of int to Arrays
             The models of the clients that do not start from ``arrays``.
         """
@@ -150,8 +161,12 @@ class BatchedTrainer:
         others = {
             k: self._to_named_tensors(starts[k]) for k in (clients[i] for i in chunk) if k in starts
         }
+        rounds = list_rounds(t, len(clients))
         models, order = self._train_chunk(
-            self._to_named_tensors(arrays), [clients[i] for i in chunk], t, others
+            self._to_named_tensors(arrays),
+            [clients[i] for i in chunk],
+            [rounds[i] for i in chunk],
+            others,
         )
         return [chunk[i] for i in order], list(models.values())
 
@@ -172,7 +187,7 @@ class BatchedTrainer:
         self,
         received: StackedTensors,
         clients: Sequence[int],
-        t: int,
+        rounds: Sequence[int],
         others: Mapping[int, StackedTensors],
     ) -> tuple[StackedTensors, tuple[int, ...]]:
         """Return the stacked models and the index in ``clients`` of each.
@@ -182,7 +197,8 @@ class BatchedTrainer:
         # All clients of a chunk have one width: a product's shape must not depend on the others.
         examples, width = self._examples, self._compute_width(clients[0])
         rng_factories = [
-            build_rng_factory(self._seed, t + 1, client, self._rng_prefix) for client in clients
+            build_rng_factory(self._seed, t + 1, client, self._rng_prefix)
+            for client, t in zip(clients, rounds, strict=True)
         ]
         min_capacity = 0
         if width is not None:
@@ -195,7 +211,7 @@ class BatchedTrainer:
             rng_factories,
             examples,
             self._config,
-            t=t,
+            rounds=rounds,
             batch_norm=self._has_batch_norm,
             width=width,
             min_capacity=min_capacity,
@@ -246,7 +262,7 @@ class BatchedTrainer:
             if self._uses_velocity:
                 self._apply_velocity_step(state, batches, schedule.learning_rates[step, :m])
             else:
-                self._apply_gradient_step(state, batches, t)
+                self._apply_gradient_step(state, batches, rounds[0])
         # The padding never leaves the trainer: its weights stay 0.
         if self._dense is not None:
             models = self._dense.trim_units(models, reference)
@@ -273,7 +289,10 @@ class BatchedTrainer:
         return self._config.momentum > 0 or (self._total_decay > 0 and not one_rate)
 
     def _apply_gradient_step(self, state: "_TrainState", batches: Batches, t: int) -> None:
-        """Apply w <- (1 - lr (decay + mu)) w - lr grad + lr mu x_k; the batches' scale is -lr."""
+        """Apply w <- (1 - lr (decay + mu)) w - lr grad + lr mu x_k; the batches' scale is -lr.
+
+        The rate lr is that of round ``t``, and of all rounds in the chunk if it is needed.
+        """
         rate = self._config.compute_learning_rate(t, 0, 1) if self._total_decay else 0.0
         w, beta = state.parameters, 1.0 - rate * self._total_decay
         self._gradients.accumulate(w, state.buffers, w, batches, beta=beta)

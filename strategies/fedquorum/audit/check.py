@@ -41,7 +41,7 @@ from ..rules.round import NOT_FINITE, NOT_SOLVED, WEIGHT_EXCEEDS_BOUND, compute_
 from ..rules.selection.base import samples_objective, select_objective_clients
 from ..rules.types import PerClient
 from ..rules.weighting.base import find_contradictions
-from .clock_check import ClockCheck
+from .clock_check import build_clock_check
 from .evaluations import find_evaluation_mismatches
 from .replay import (
     AuditInput,
@@ -132,7 +132,7 @@ def _audit_input(recorded: AuditInput) -> AuditResult:
     ]
     rounds = decisions = 0
     loss_sum_before: float | None = None
-    clock = ClockCheck.from_settings(recorded.run.settings)
+    clock = build_clock_check(recorded.run.settings)
     statuses: Counter[str] = Counter()
     admitted: Counter[int] = Counter()
     try:
@@ -254,7 +254,9 @@ def _find_round_mismatches(
 
 def _find_selection_mismatches(replayed: ReplayedRound) -> Iterator[Mismatch]:
     selected, rows = set(replayed.plan.clients), {row["client"] for row in replayed.rows}
-    for client in sorted(rows - selected):
+    under_way = replayed.under_way
+    replying = frozenset[int]() if under_way is None else frozenset(under_way.clients.tolist())
+    for client in sorted(rows - selected - replying):
         yield Mismatch(replayed.record.round, client, "has a row, but the rule does not ask it")
     for client in sorted(selected - rows):
         yield Mismatch(replayed.record.round, client, "the rule asks it, but it has no row")
@@ -301,7 +303,9 @@ def _compute_expected_rows(
         if decision.client in usable and replayed.has_known_statuses:
             expected["status"] = decision.status
         if replayed.is_decidable:
+            late_columns = () if replayed.under_way is None else ("staleness", "discount")
             for name in (
+                *late_columns,
                 "response",
                 "weight",
                 "mixing_coefficient",

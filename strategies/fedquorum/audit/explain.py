@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 from ..errors import ParameterError, RunError
 from ..rules.composition import RuleSet
+from ..rules.decisions import DecisionTrace
 from ..rules.formatting import format_number
+from ..rules.types import ClientsUnderWay
 from .replay import AuditInput, ReplayedRound, TableRow, UndecidableError, replay_rounds
 
 
@@ -68,9 +70,12 @@ def _format_lines(recorded: AuditInput, replayed: ReplayedRound, client: int) ->
     if client not in population.clients:
         yield f"asked: no; it joined in round {recorded.joined_rounds[client]}"
         return
-    selection = rules.selection.explain_selection(number - 1, population, replayed.plan, client)
-    yield f"asked: {selection}"
     row = next((row for row in replayed.rows if row["client"] == client), None)
+    if replayed.under_way is None:
+        asked = rules.selection.explain_selection(number - 1, population, replayed.plan, client)
+    else:
+        asked = _explain_setting_out(replayed, replayed.under_way, row, client)
+    yield f"asked: {asked}"
     if row is None:
         return
     yield f"answered: {_describe_outcome(row)}"
@@ -89,10 +94,38 @@ def _format_lines(recorded: AuditInput, replayed: ReplayedRound, client: int) ->
         return
     for line in rules.weighting.explain(trace, index):
         yield f"weight: {line}"
+    yield from _explain_discount(trace, row, index)
     if trace.weight_cap is not None:
         yield f"weight: at most robustness.max_weight = {trace.weight_cap:g}"
     yield from _explain_server_lr(rules, number)
     yield f"weight recorded: {format_number(row['weight'])}"
+
+
+def _explain_setting_out(
+    replayed: ReplayedRound, under_way: ClientsUnderWay, row: TableRow | None, client: int
+) -> str:
+    """Return when a client set out, where late updates count, or why it did not in this round."""
+    if client in under_way.clients:
+        if row is None:
+            return "no; it is under way since an earlier round"
+        return f"in round {row['start_round']}, and it trained from the model of that round"
+    if client in replayed.plan.clients:
+        return "yes; it was free"
+    free = "it was free, but the draw among the free clients left it out"
+    return f"no; {free} (engine.concurrency={under_way.concurrency})"
+
+
+def _explain_discount(trace: DecisionTrace, row: TableRow, index: int) -> Iterator[str]:
+    """Yield d(s), and the weight times it, where late updates count."""
+    if trace.discount is None or trace.weights is None:
+        return
+    weight, discount = float(trace.weights.weight[index]), float(trace.discount[index])
+    yield (
+        f"weight: it started from the model of round {row['start_round']}, s = "
+        f"{row['staleness']}: d(s) = "
+        f"{format_number(discount)}, and c_k d(s) = {format_number(weight)} x "
+        f"{format_number(discount)} = {format_number(weight * discount)}"
+    )
 
 
 def _explain_server_lr(rules: RuleSet, number: int) -> Iterator[str]:

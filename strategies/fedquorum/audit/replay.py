@@ -51,8 +51,10 @@ from ..rules.round import (
 from ..rules.rule import RunContext
 from ..rules.schedules import ClientLRSchedule
 from ..rules.selection.base import samples_objective, select_objective_clients
+from ..rules.staleness import LateUpdates
 from ..rules.types import (
     ClientReports,
+    ClientsUnderWay,
     FloatArray,
     IntArray,
     Objective,
@@ -185,6 +187,8 @@ class ReplayedRound:
         Whether the records determine the weights.
     refusal : str or None
         The reason for refusing the whole round, or None.
+    under_way : ClientsUnderWay or None
+        The clients under way before the round; None if late updates do not count.
     """
 
     record: RoundRecord
@@ -197,6 +201,7 @@ class ReplayedRound:
     decision: RoundDecision
     is_decidable: bool
     refusal: str | None = None
+    under_way: ClientsUnderWay | None = None
 
     @property
     def report(self) -> RoundReport:
@@ -376,6 +381,26 @@ def _get_counted_rates(recorded: AuditInput) -> Mapping[int, float] | None:
     return recorded.rates.counted_by_client
 
 
+def read_late_updates(settings: Mapping[str, Any]) -> LateUpdates | None:
+    """Return how late updates count by a run's settings; None if they do not."""
+    if settings.get("engine.late_replies", "discard") == "discard":
+        return None
+    names = ("staleness_exponent", "max_staleness", "concurrency")
+    return LateUpdates(*(settings[f"engine.{name}"] for name in names))
+
+
+def _advance_under_way(
+    under_way: ClientsUnderWay | None, rows: Sequence[TableRow], number: int
+) -> ClientsUnderWay | None:
+    """Return the clients under way after a round: without those that left, with new ones."""
+    if under_way is None:
+        return None
+    left = [row["client"] for row in rows if (row["start_round"] or number) < number]
+    new = [row["client"] for row in rows if row["status"] == "late"]
+    stay = np.setdiff1d(under_way.clients, np.array(left, dtype=np.int64))
+    return replace(under_way, clients=np.union1d(stay, np.array(new, dtype=np.int64)))
+
+
 def replay_rounds(recorded: AuditInput) -> Iterator[ReplayedRound]:
     """Yield the decisions of every round for which the clients table has rows.
 
@@ -389,6 +414,9 @@ def replay_rounds(recorded: AuditInput) -> Iterator[ReplayedRound]:
     rules = build_recorded_rules(recorded, leg.config)
     before = recorded.get_population(0)
     state = RoundState.initial(rules, before)
+    late = read_late_updates(run.settings)
+    no_clients = np.zeros(0, dtype=np.int64)
+    under_way = None if late is None else ClientsUnderWay(no_clients, late.concurrency)
     for record in run.rounds:
         if run.find_leg(record.round) is not leg:
             leg = run.find_leg(record.round)
@@ -399,6 +427,7 @@ def replay_rounds(recorded: AuditInput) -> Iterator[ReplayedRound]:
         evaluations = recorded.get_evaluations(record.round - 1)
         everyone = rules.hooks.before_round is not None
         reports = update_reports(state.reports, evaluations, all_clients=everyone)
+        reports = replace(reports, under_way=under_way)
         state = replace(state, reports=reports)
         rows = recorded.client_rows[record.round]
         if not rows and record.selected > 0:
@@ -407,8 +436,9 @@ def replay_rounds(recorded: AuditInput) -> Iterator[ReplayedRound]:
             replayed = _replay_round(recorded, rules, record, rows, state)
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise UndecidableError(record.round, str(error)) from None
-        yield replayed
+        yield replace(replayed, under_way=under_way)
         state = replayed.decision.next_state
+        under_way = _advance_under_way(under_way, rows, record.round)
 
 
 def _replay_round(
@@ -440,6 +470,7 @@ def _replay_round(
         ),
         outcomes=_build_outcomes(rows, population, record),
         robustness=Robustness(max_weight=_get_max_weight(recorded.run, record.round)),
+        late=read_late_updates(recorded.run.settings),
         compute_weights=is_decidable and refusal != NOT_SOLVED,
     )
     recorded_decisions = tuple(_build_decision(row) for row in rows if _is_usable(row))
@@ -564,6 +595,7 @@ def _build_outcomes(
                 num_examples=row["num_examples"],
                 loss=row["loss"],
                 accuracy=row["accuracy"],
+                start_round=row.get("start_round"),
             )
             if _is_usable(row)
             else ClientOutcome(row["client"], row["status"], row["reason"])

@@ -8,6 +8,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -102,7 +103,10 @@ class LognormalLatency:
 
         return draw
 
-    def _draw_client_effect(self, seed: int, client: int) -> float:
+    @staticmethod
+    @cache
+    def _draw_client_effect(seed: int, client: int) -> float:
+        """Return z_k, drawn once: a run asks the same clients again and again."""
         return make_generator(seed, LATENCY_STREAM, 0, client).standard_normal()
 
 

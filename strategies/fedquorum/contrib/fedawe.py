@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ParameterError, RunError, StateError
+from ..errors import ParameterError
 from ..rules.decisions import DecisionTrace
 from ..rules.description import Goal, RuleDescription
 from ..rules.formatting import find_population_index, format_number
@@ -18,7 +18,6 @@ from ..rules.parameters import CUTOFF, POSITIVE, Choices, DirectoryPath
 from ..rules.rule import parameter
 from ..rules.selection.base import Selection, admits_all
 from ..rules.server_optimizer.base import ServerOptimizer
-from ..rules.state_arrays import StateArrays, expect_array
 from ..rules.types import (
     AggregationWeights,
     ClientUpdates,
@@ -32,13 +31,7 @@ from ..rules.weighting.base import Weighting, WeightingTraits
 from ..rules.weighting.responses import find_client_indices
 from ..server.aggregation import Float64View, cast_like, select_buffers, select_trainable
 from ..server.exact_sum import compute_weighted_sum
-from ..server.scratch import (
-    ScratchFile,
-    compute_aligned_size,
-    format_bytes,
-    get_free_disk,
-    get_total_memory,
-)
+from ..server.model_store import ModelStore
 
 
 @dataclass(frozen=True)
@@ -142,6 +135,7 @@ class FedAWEWeighting(Weighting[FedAWEState]):
             "the model becomes the mean of the available clients' start models: availability alone "
             "decides it"
         ),
+        late_unsupported_reason="its clients start from models of their own choice of round",
         uncorrectable_reason="an update already counts for the rounds that its client was away",
     )
 
@@ -220,7 +214,7 @@ class FedAWEWeighting(Weighting[FedAWEState]):
         )
 
 
-class ModelHistory:
+class ModelHistory(ModelStore):
     """The models w_i from which clients will start in later rounds, each stored once.
 
     There are at most as many models as clients, and usually far fewer: clients that last took part
@@ -235,14 +229,8 @@ class ModelHistory:
     """
 
     def __init__(self, directory: Path | None = None, max_norm: float = math.inf) -> None:
-        self._directory = directory
+        super().__init__(directory)
         self._max_norm = max_norm
-        self._models: dict[int, Model] = {}
-
-    @property
-    def nbytes(self) -> int:
-        """The size of the models in bytes, including files."""
-        return sum(array.nbytes for model in self._models.values() for array in model.values())
 
     def prepare_start_models(
         self, state: FedAWEState, model: Model, population: Population
@@ -264,11 +252,11 @@ class ModelHistory:
         """
         numbers = state.start_index.tolist()
         needed = set(numbers)
-        self._models = {i: stored for i, stored in self._models.items() if i in needed}
-        if state.t in needed and state.t not in self._models:
-            self._models[state.t] = self._store_model(model)
+        self.keep(needed)
+        if state.t in needed:
+            self.add(state.t, model)
         number_by_client = dict(zip(population.sorted_clients.tolist(), numbers, strict=True))
-        return ClientStartModels(dict(self._models), number_by_client, self._max_norm)
+        return ClientStartModels(dict(self.models), number_by_client, self._max_norm)
 
     def compute_mean_model(self, state: FedAWEState, model: Model, population: Population) -> Model:
         """Return (1 / N) sum_k x_k over all clients, x_k the model from which k starts next.
@@ -277,56 +265,6 @@ class ModelHistory:
         """
         models = self.prepare_start_models(state, model, population).models
         return compute_mean_start_model(state.start_index, models, model)
-
-    def get_state(self) -> StateArrays:
-        """Return the models as named arrays; they are not copies, so write them at once."""
-        return {
-            f"{i}.{name}": array
-            for i, model in self._models.items()
-            for name, array in model.items()
-        }
-
-    def restore(self, arrays: StateArrays, model: Model) -> None:
-        """Restore the arrays of ``get_state``, for a model of the same form.
-
-        Raises
-        ------
-        StateError
-            If the arrays belong to another model.
-        """
-        numbers = sorted({name.partition(".")[0] for name in arrays})
-        if not all(number.isdecimal() for number in numbers):
-            raise StateError(f"past models are numbered, got {', '.join(numbers)}")
-        for number in numbers:
-            found = {
-                name: expect_array(array, f"{number}.{name}", arrays)
-                for name, array in model.items()
-            }
-            self._models[int(number)] = self._store_model(found)
-
-    def _store_model(self, model: Model) -> Model:
-        """Return a copy of a model, in a file if a directory is set."""
-        size, folder = sum(map(compute_aligned_size, model.values())), self._directory
-        if size > (get_total_memory() - self.nbytes if folder is None else get_free_disk(folder)):
-            raise self._build_space_error(size)
-        if folder is None:
-            return dict(model)
-        try:
-            return ScratchFile(max(size, 1), folder).store(model, size)
-        except OSError as error:
-            raise self._build_space_error(size, f": {error.strerror}") from None
-
-    def _build_space_error(self, size: int, reason: str = "") -> RunError:
-        folder, count = self._directory, len(self._models) + 1
-        allowed = (
-            "set where this machine's memory does not hold"
-            if folder is None
-            else "a folder with space for"
-        )
-        return RunError(
-            f"strategy.memory_dir must be {allowed} the models from which clients start: {count} "
-            f"of {format_bytes(size)}, got {folder}{reason}"
-        )
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from ..rules.types import (
     Population,
     RoundPlan,
 )
-from ..rules.weighting.base import WEIGHTS_DEPEND_ON_LOSSES, Weighting, WeightingTraits
+from ..rules.weighting.base import LATE_LOSS, WEIGHTS_DEPEND_ON_LOSSES, Weighting, WeightingTraits
 from ..rules.weighting.responses import compute_reported_mask
 
 REQUIREMENT_COLUMN, LOCAL_ACCURACY_COLUMN = "requirement", "local_accuracy"
@@ -152,6 +152,7 @@ class MaxFLWeighting(Weighting[None]):
             numerator="q_k",
             denominator=f"the sum of the same over {{whom}}{offset}",
             dp_unsupported_reason=WEIGHTS_DEPEND_ON_LOSSES,
+            late_unsupported_reason=LATE_LOSS,
             uncorrectable_reason=(
                 "it weights by the losses of a round, and absent clients report none"
             ),

@@ -85,6 +85,7 @@ class PowerOfChoice(Selection):
     traits = SelectionTraits(
         needs_objective=False,
         dp_unsupported_reason="the clients' losses decide which clients are selected",
+        late_unsupported_reason="losses of the newest model decide which clients are selected",
     )
 
     candidates: int | None = parameter(None, POSITIVE_INT)

@@ -19,6 +19,7 @@ from .codec import (
     decode_selected_clients,
     encode_train_reply,
     filter_clients,
+    was_asked_before,
 )
 
 __all__ = ["AvailabilityMod", "NodeAvailability"]
@@ -78,7 +79,7 @@ class AvailabilityMod:
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer one message."""
-        node = self.get_node_availability(context) if is_train_message(message) else None
+        node = self.get_node_availability(context) if _is_first_train_message(message) else None
         if node is None:
             return call_next(message, context)
         server_round, selected = decode_selected_clients(message.content, node.hosted)
@@ -106,6 +107,11 @@ def get_base_message_type(message: Message) -> str:
 def is_train_message(message: Message) -> bool:
     """Say whether a message asks for training."""
     return get_base_message_type(message) == MessageType.TRAIN
+
+
+def _is_first_train_message(message: Message) -> bool:
+    """Say whether a message asks for training for the first time; later ones change nothing."""
+    return is_train_message(message) and not was_asked_before(message.content)
 
 
 def _find_unavailable(
@@ -190,7 +196,7 @@ class ResponseTimeMod:
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer one message."""
-        node = self.get_node_response_times(context) if is_train_message(message) else None
+        node = self.get_node_response_times(context) if _is_first_train_message(message) else None
         if node is None:
             return call_next(message, context)
         server_round, selected = decode_selected_clients(message.content, node.hosted)

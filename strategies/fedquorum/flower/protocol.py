@@ -33,6 +33,7 @@ from ..rules.parameters import (
 from ..rules.participation.known_rates import find_rejection_reason
 from ..rules.robustness import Robustness
 from ..rules.rule import check_parameters, parameter
+from ..rules.staleness import LateUpdates, check_late_rules
 from ..rules.types import Population
 from ..sanitize import abbreviate
 from ..server.privacy import GaussianMechanism
@@ -122,6 +123,9 @@ class NativeProtocol:
     reply_memory : int, optional
         Bytes of replies to keep in memory if the weights of a round need all replies at once; the
         rest goes to files. By default half of the machine's memory.
+    late_updates : LateUpdates, optional
+        How updates count that arrive after their round, under a virtual clock; by default they are
+        discarded.
 
     Raises
     ------
@@ -145,15 +149,43 @@ class NativeProtocol:
     quorum: Quorum = field(default_factory=Quorum)
     virtual_clock: bool = False
     reply_memory: int | None = parameter(None, NON_NEGATIVE_INT)
+    late_updates: LateUpdates | None = None
 
     def __post_init__(self) -> None:
         check_parameters(self)
+        self._check_late_updates()
         if self.privacy is not None and (self.is_dynamic or not self.is_native):
             raise ParameterError(
                 "privacy",
                 f"None with {type(self).__name__}",
                 self.privacy,
                 "how much one client counts must be known before the run",
+            )
+
+    def _check_late_updates(self) -> None:
+        """Refuse late updates where nothing can count them."""
+        if self.late_updates is None:
+            return
+        if not self.virtual_clock or self.is_dynamic or not self.is_native:
+            raise ParameterError(
+                "late_replies",
+                "discard without simulated response times",
+                "count",
+                "late updates count under the virtual clock only",
+            )
+        if self.privacy is not None:
+            raise ParameterError(
+                "late_replies",
+                "discard in a private run",
+                "count",
+                "updates are clipped by the norm of the round in which they are asked for",
+            )
+        if self.quorum.counts == "priority":
+            raise ParameterError(
+                "quorum_clients",
+                "asked with late_replies=count",
+                "priority",
+                "a quorum of late updates counts replies of any client",
             )
 
     # ``StandardProtocol`` overrides the rest, for ClientApps written for Flower's strategies.
@@ -164,6 +196,8 @@ class NativeProtocol:
         """Raise ParameterError for rules that such clients cannot serve."""
         if self.privacy is not None and rules.dp_unsupported_reason:
             raise ParameterError("privacy", "None", self.privacy, rules.dp_unsupported_reason)
+        if self.late_updates is not None:
+            check_late_rules(rules, self.late_updates)
 
     def build_node_registry(self, population: Population, rules: RuleSet) -> NodeRegistry:
         """Return the registry that finds out which node hosts which client."""

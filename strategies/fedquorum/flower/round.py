@@ -14,7 +14,8 @@ from flwr.app import ArrayRecord, Message
 from numpy.typing import NDArray
 
 from ..rules.composition import RuleSet
-from ..rules.hooks import StartModels
+from ..rules.hooks import Model, StartModels
+from ..rules.hooks import SentModels as SentModelsProtocol
 from ..rules.robustness import clip_update
 from ..rules.round import (
     NO_OBJECTIVE,
@@ -35,8 +36,9 @@ from ..server.privacy import RoundMechanism, check_model
 from ..server.scratch import ReplyStore, check_space
 from ..server.state import ServerState
 from ..server.update_memory import UpdateMemory
-from ..server.virtual_clock import RoundClosing, close_virtual_round
+from ..server.virtual_clock import Clock, RoundClosing, close_virtual_round
 from .codec import NORM_BIT, NamedArrays, NodeStartModels, TrainRequest, TrainResult, encode_arrays
+from .late import LateRound, SentModels
 from .protocol import NativeProtocol
 from .server_memory import ServerMemory
 from .session import NodeSession, ReplyResults, reject_unusable_sum
@@ -69,6 +71,10 @@ class RoundContext:
         The mechanism of a private round.
     start_models : StartModels, optional
         The models from which the clients start instead of ``model``.
+    late : LateRound, optional
+        Who arrives in the round, if late updates count.
+    sent_models : SentModels, optional
+        The models that these clients were sent.
     """
 
     server_round: int
@@ -80,6 +86,19 @@ class RoundContext:
     bins: ExponentBins
     mechanism: RoundMechanism | None = None
     start_models: StartModels | None = None
+    late: LateRound | None = None
+    sent_models: SentModels | None = None
+
+    @property
+    def training_clients(self) -> tuple[int, ...]:
+        """The clients that train in this round: the selected ones, or those that arrive."""
+        return self.plan.clients if self.late is None else tuple(self.late.start_rounds)
+
+    def get_start(self, client: int) -> NamedArrays | Model:
+        """Return the model to which a client's update is relative."""
+        if self.sent_models is not None:
+            return self.sent_models.get_reference(client, self.model)
+        return self.model if self.start_models is None else self.start_models.get_model(client)
 
 
 # --- start -----------------------------------------------------------------------------------
@@ -96,6 +115,8 @@ def start_round(
     state: ServerState,
     memory: ServerMemory | None,
     population: Population,
+    late: LateRound | None = None,
+    sent_models: SentModels | None = None,
 ) -> RoundContext:
     """Return the inputs of a new round.
 
@@ -114,7 +135,8 @@ def start_round(
     # Known weights spare the server's memory: an update is added and dropped as it arrives.
     known_weights = get_streaming_weights(rules, communication, state.round_state.weighting, plan)
     if known_weights is None and not plan.trains_local_model:
-        check_space(communication.reply_memory, len(plan.clients), model)
+        count = len(plan.clients) if late is None else len(late.start_rounds)
+        check_space(communication.reply_memory, count, model)
     # A node cannot sum updates that the server must see one by one, to bound each.
     nodes_aggregate = (
         known_weights is not None
@@ -138,6 +160,8 @@ def start_round(
         ExponentBins.for_num_terms(len(plan.clients)),
         mechanism,
         start_models,
+        late,
+        sent_models,
     )
 
 
@@ -156,9 +180,10 @@ def build_train_requests(
     context: RoundContext, objective: Objective | None, priority: frozenset[int]
 ) -> dict[int, TrainRequest]:
     """Return each node's request; in private runs it lacks F, which would reveal an exact value."""
-    mechanism, start_models = context.mechanism, context.start_models
+    mechanism, late = context.mechanism, context.late
+    start_models: SentModelsProtocol | None = context.sent_models or context.start_models
     records = (
-        {} if start_models is None else _encode_start_models(start_models, context.plan.clients)
+        {} if start_models is None else _encode_start_models(start_models, context.training_clients)
     )
     return {
         node: TrainRequest(
@@ -172,13 +197,14 @@ def build_train_requests(
             start_models=None
             if start_models is None
             else _select_start_models(start_models, clients, records),
+            start_rounds=None if late is None else tuple(late.start_rounds[k] for k in clients),
         )
         for node, clients in context.clients_by_node.items()
     }
 
 
 def _encode_start_models(
-    start_models: StartModels, clients: Iterable[int]
+    start_models: SentModelsProtocol, clients: Iterable[int]
 ) -> dict[int, ArrayRecord]:
     """Return the distinct models from which these clients start, encoded for messages."""
     indices = sorted({start_models.index_by_client[client] for client in clients})
@@ -186,7 +212,7 @@ def _encode_start_models(
 
 
 def _select_start_models(
-    start_models: StartModels, clients: Sequence[int], records: Mapping[int, ArrayRecord]
+    start_models: SentModelsProtocol, clients: Sequence[int], records: Mapping[int, ArrayRecord]
 ) -> NodeStartModels:
     """Return the start models for a node's clients, each distinct model once."""
     distinct = sorted({start_models.index_by_client[client] for client in clients})
@@ -283,8 +309,8 @@ class UpdateReceiver:
         If the round needs all updates, this one may go to a file: a usable update has the model's
         size.
         """
-        start_models, robustness = self.context.start_models, self.session.communication.robustness
-        start = self.context.model if start_models is None else start_models.get_model(client)
+        robustness = self.session.communication.robustness
+        start = self.context.get_start(client)
         ordered = {name: arrays[name] for name in start}
         if self.store is not None:
             ordered = self.store.store(ordered)
@@ -311,10 +337,16 @@ def close_round(
     With a virtual clock, simulated time decides which replies are in time.
     """
     outcomes = []
-    for client in sorted(context.plan.clients):
+    for client in sorted(context.training_clients):
         outcome = results.outcomes.get(client) or session.get_client_outcome(client, results, None)
         note = results.notes.get(client)
         outcomes.append(outcome if note is None else replace(outcome, note=note))
+    if context.late is not None:
+        return RoundClosing(
+            Clock(context.late.closing.now),
+            context.late.complete_outcomes({one.client: one for one in outcomes}),
+            context.late.late_replies,
+        )
     late = session.collect_late_replies(context.server_round)
     communication = session.communication
     if not communication.virtual_clock:
@@ -409,7 +441,9 @@ def apply_round(
     if step.model is None:
         return AppliedRound(None, decision.reject(NOT_FINITE), optimizer_state)
     if updates is not None:
-        updates.store_updates(context.model, step.client_models)
+        updates.store_updates(
+            context.model, step.client_models, _list_starts(context, step.client_models)
+        )
     decision = replace(decision, report=replace(decision.report, update_norm=step.update_norm))
     return AppliedRound(step.model, decision, step.optimizer_state)
 
@@ -467,7 +501,8 @@ def step_model(
         anchor, update = context.start_models.combine(model, *_attach_numerators(decision, models))
         total_weight = 1.0
     elif memory is not None:
-        update = memory.step(model, models, len(decision.trace.updates.registered))
+        registered = len(decision.trace.updates.registered)
+        update = memory.step(model, models, registered, _list_starts(context, models))
     elif decision.report.is_empty:
         update = {name: np.zeros(array.shape) for name, array in model.items()}
     else:
@@ -493,7 +528,13 @@ def _combine_updates(
     """Return sum_k a_k Delta_k / B over single updates and the sums of nodes."""
     if results.total is None or context.known_weights is None:
         singles, denominator = _attach_numerators(decision, models)
-        return compute_weighted_sum(context.model, [one[1:] for one in singles], denominator)
+        starts = _list_starts(context, models)
+        return compute_weighted_sum(
+            context.model,
+            [one[1:] for one in singles],
+            denominator,
+            starts=[starts[one[0]] for one in singles] if starts else None,
+        )
     numerators, denominator = decision.numerators_and_denominator
     data = decision.trace.updates.num_examples.tolist()
     assert numerators.tolist() == [
@@ -501,6 +542,16 @@ def _combine_updates(
         for one in zip(decision.clients, data, strict=True)
     ], "updates were added by other weights than the decision's"
     return results.total.divide_by(denominator)
+
+
+def _list_starts(
+    context: RoundContext, models: Sequence[ClientModel]
+) -> dict[int, Mapping[str, NDArray[Any]]]:
+    """Return the models to which late updates are relative, by client; empty if none counts."""
+    sent = context.sent_models
+    if sent is None:
+        return {}
+    return {client: sent.get_reference(client, context.model) for client, _, _ in models}
 
 
 def _attach_numerators(

@@ -15,7 +15,7 @@ from ..rules.types import Population
 from ..server.update_memory import UpdateMemory, check_capacity
 from .codec import NamedArrays
 
-UPDATES, STARTS = "memory.", "starts."
+UPDATES, STARTS, SENT = "memory.", "starts.", "sent."
 """The prefixes of the arrays' names in a checkpoint."""
 
 
@@ -118,12 +118,12 @@ class ServerMemory:
         StateError
             If no rule needs them.
         """
-        if updates := _select_by_prefix(UPDATES, state):
+        if updates := select_by_prefix(UPDATES, state):
             memory = self.get_update_memory(model, population)
             if memory is None:
                 raise StateError("'memory' is of a strategy that keeps the clients' updates")
             memory.restore(updates)
-        if models := _select_by_prefix(STARTS, state):
+        if models := select_by_prefix(STARTS, state):
             if self.client_start is None:
                 raise StateError("'starts' is of a strategy whose clients start from past models")
             self.client_start.restore(models, model)
@@ -133,6 +133,6 @@ def _to_path(path: str | None) -> Path | None:
     return None if path is None else Path(path)
 
 
-def _select_by_prefix(prefix: str, state: Mapping[str, NDArray[Any]]) -> StateArrays:
+def select_by_prefix(prefix: str, state: Mapping[str, NDArray[Any]]) -> StateArrays:
     """Return the arrays whose names begin with ``prefix``, without it."""
     return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}

@@ -35,6 +35,7 @@ from .codec import (
     count_bytes,
     decode_partial_sum,
     drop_arrays,
+    encode_inquiry,
     find_unavailable_clients,
     is_native_reply,
 )
@@ -551,7 +552,7 @@ class NodeSession:
         self,
         replies: Iterable[Message],
         server_round: int,
-        model: NamedArrays,
+        model: NamedArrays | None,
         results: ReplyResults[TrainResult],
     ) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Return an iterator over the nodes that reply to train messages; see ``read_replies``."""
@@ -571,6 +572,45 @@ class NodeSession:
             read_sum=decode_partial_sum if communication.is_native else None,
             keeps_arrays=communication.needs_full_replies,
         )
+
+    def ask_clients(
+        self,
+        grid: Grid,
+        server_round: int,
+        clients: Sequence[int],
+        user_config: ConfigRecord,
+        *,
+        priority: frozenset[int],
+    ) -> tuple[dict[int, float], list[ClientOutcome]]:
+        """Ask clients whether they take part in a round, without a model.
+
+        Returns
+        -------
+        seconds : dict of int to float
+            The response times of those that do, in simulated seconds.
+        others : list of ClientOutcome
+            The outcomes of the others.
+        """
+        clients_by_node = self.open_exchange(grid, clients, None, priority=priority)
+        contents = {node: encode_inquiry(server_round, k) for node, k in clients_by_node.items()}
+        messages = self.build_messages(contents, MessageType.TRAIN, server_round, user_config)
+        replies = grid.send_and_receive(messages, timeout=self.communication.reply_timeout)
+        results: ReplyResults[TrainResult] = ReplyResults()
+        for _ in self.read_train_replies(replies, server_round, None, results):
+            pass
+        self.bytes_up += results.num_bytes
+        seconds, others = {}, []
+        for client in clients:
+            result = results.by_client.get(client)
+            if client not in results.malformed and result and result.status is Status.DONE:
+                problem = find_seconds_problem(result.seconds)
+                if problem is None and result.seconds is not None:
+                    seconds[client] = result.seconds
+                else:
+                    others.append(ClientOutcome(client, "rejected", problem))
+                continue
+            others.append(self.get_client_outcome(client, results, None))
+        return seconds, others
 
     def collect_evaluate_results(
         self, replies: Iterable[Message], server_round: int
@@ -647,6 +687,8 @@ class NodeSession:
                 accuracy=result.accuracy,
             )
         times_replies = self.communication.virtual_clock or self.communication.closes_early
+        if self.communication.late_updates is not None:
+            return outcome  # its client has told its time before
         if times_replies and outcome.status in REPLY_STATUSES:
             return self._add_seconds(outcome, result)
         return outcome

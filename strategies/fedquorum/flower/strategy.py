@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from logging import INFO
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
@@ -31,7 +32,8 @@ from ..rules.decisions import ClientEvaluation, PersonalEvaluation, RoundReport
 from ..rules.round import NO_OBJECTIVE, RoundOutcomes, decide_round
 from ..rules.selection.base import samples_objective, select_objective_clients
 from ..rules.state_arrays import StateArrays
-from ..rules.types import Population, RoundPlan
+from ..rules.types import ClientsUnderWay, Population, RoundPlan
+from ..server.model_store import ModelStore
 from ..server.state import ServerState
 from .codec import EvaluateRequest, NamedArrays, encode_arrays, encode_objective, view_arrays
 from .evaluation import (
@@ -43,6 +45,7 @@ from .evaluation import (
     select_usable_evaluations,
     update_objective,
 )
+from .late import open_late_round
 from .protocol import NativeProtocol
 from .round import (
     RoundContext,
@@ -54,7 +57,7 @@ from .round import (
     receive_updates,
     start_round,
 )
-from .server_memory import ServerMemory
+from .server_memory import SENT, ServerMemory, select_by_prefix
 from .session import NodeSession, Traffic
 from .waiting_grid import Arrival, WaitingGrid, is_flower_grid
 
@@ -130,10 +133,17 @@ class ComposedStrategy(Strategy):
         self._session = NodeSession(self.communication, population, self.rules)
         self._state = ServerState.initial(self.rules, population)
         self._memory = ServerMemory.from_rules(self.rules)
+        self._sent_models = self._build_model_store()
         self._next_plan: tuple[int, RoundPlan] | None = None
         self._context: RoundContext | None = None
         self._objective_clients: frozenset[int] = frozenset()
         self._evaluation_clients: frozenset[int] = frozenset()
+
+    def _build_model_store(self) -> ModelStore:
+        """Return the store of the models that clients under way were sent."""
+        memory = self.rules.memory
+        folder = None if memory is None else memory.memory_dir
+        return ModelStore(None if folder is None else Path(folder))
 
     # --- state for a run loop to read, record and restore ------------------------------------
 
@@ -143,7 +153,9 @@ class ComposedStrategy(Strategy):
         return replace(
             self._step_result,
             traffic=Traffic(self._session.bytes_down, self._session.bytes_up),
-            state_bytes=self._state.nbytes + (0 if self._memory is None else self._memory.nbytes),
+            state_bytes=self._state.nbytes
+            + self._sent_models.nbytes
+            + (0 if self._memory is None else self._memory.nbytes),
             disconnected=self._session.find_disconnected(self.population),
         )
 
@@ -170,6 +182,7 @@ class ComposedStrategy(Strategy):
         registered, memory = self._session.registry.registered, self._memory
         updates = None if memory is None else memory.updates
         arrays = self._state.to_arrays(self.rules, updates, registered)
+        arrays |= {f"{SENT}{k}": array for k, array in self._sent_models.get_state().items()}
         return arrays if memory is None else {**arrays, **memory.get_state()}
 
     def restore(self, state: Mapping[str, NDArray[Any]], model: NamedArrays) -> None:
@@ -185,6 +198,8 @@ class ComposedStrategy(Strategy):
         self._state = ServerState.from_arrays(state, self.rules, self.population, model)
         memory = self._memory or ServerMemory(self.rules)
         memory.restore(state, model, self.population)
+        self._sent_models = self._build_model_store()
+        self._sent_models.restore(select_by_prefix(SENT, state), model)
         self._session.registry.mark_registered(state["known"].tolist())
         self._next_plan = None
 
@@ -286,9 +301,21 @@ class ComposedStrategy(Strategy):
         plan = self._plan_round(server_round)
         session, model, priority = self._session, view_arrays(arrays), self.population.priority
         busy = self._state.clock.busy_clients if self.communication.virtual_clock else ()
-        clients_by_node = session.open_exchange(
-            grid, plan.clients, model, priority=priority, busy=busy
-        )
+        late, sent_models, training = None, None, plan.clients
+        if self.communication.late_updates is not None:
+            # Who arrives in this round is known before anybody trains, and only these do.
+            late = open_late_round(
+                session,
+                grid,
+                server_round,
+                plan,
+                config,
+                state=self._state,
+                population=self.population,
+            )
+            sent_models = late.select_models(self._sent_models, model)
+            training = tuple(late.start_rounds)
+        clients_by_node = session.open_exchange(grid, training, model, priority=priority, busy=busy)
         # All inputs of the round are fixed here: aggregate_train decides from them alone.
         self._context = context = start_round(
             server_round,
@@ -300,6 +327,8 @@ class ComposedStrategy(Strategy):
             state=self._state,
             memory=self._memory,
             population=self.population,
+            late=late,
+            sent_models=sent_models,
         )
         node_counts = (len(clients_by_node), len(session.registry.nodes))
         log(INFO, "configure_train: Sampled %d nodes (out of %d)", *node_counts)
@@ -347,6 +376,7 @@ class ComposedStrategy(Strategy):
                 unregistered=session.registry.unregistered,
             ),
             robustness=communication.robustness,
+            late=communication.late_updates,
         )
         # 4. Apply. A step that is not finite, or that privacy forbids, takes the decision back.
         applied = apply_round(
@@ -365,10 +395,13 @@ class ComposedStrategy(Strategy):
             round_state=decision.next_state,
             optimizer=applied.optimizer_state,
             clock=closing.clock,
+            under_way=state.under_way if context.late is None else context.late.closing.under_way,
             clipping_norm=None
             if context.mechanism is None
             else context.mechanism.compute_next_norm(clip_indicators, len(context.plan.clients)),
         )
+        if context.late is not None:
+            context.late.update_store(self._sent_models, context.model)
         report = replace(
             decision.report,
             late_replies=closing.late_replies,
@@ -529,7 +562,14 @@ class ComposedStrategy(Strategy):
         if self._next_plan is not None and self._next_plan[0] == server_round:
             return self._next_plan[1]
         available = self.communication.get_available_clients(self._session.registry)
-        reports = replace(self._state.round_state.reports, available=available)
+        late = self.communication.late_updates
+        reports = replace(
+            self._state.round_state.reports,
+            available=available,
+            under_way=None
+            if late is None
+            else ClientsUnderWay(self._state.under_way.client, late.concurrency),
+        )
         plan = self.rules.plan_round(server_round - 1, self.population, reports)
         plan = replace(plan, clients_apply_gate=self.communication.is_native)
         if available is None and plan.is_final:  # otherwise its inputs may still change

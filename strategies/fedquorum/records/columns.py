@@ -113,14 +113,17 @@ def validate_columns(columns: Sequence[TableColumn], table: pa.Table) -> pa.Tabl
     return table
 
 
-def int_column(name: str, null_meaning: str = "", *, high: float = MAX_COUNT) -> TableColumn:
+def int_column(
+    name: str, null_meaning: str = "", *, high: float = MAX_COUNT, is_optional: bool = False
+) -> TableColumn:
     """Return a column of whole numbers >= 0, of 32 bits if ``high`` fits, otherwise of 64."""
-    return TableColumn(name, pa.int32() if high <= MAX_INT32 else pa.int64(), null_meaning, 0, high)
+    kind = pa.int32() if high <= MAX_INT32 else pa.int64()
+    return TableColumn(name, kind, null_meaning, 0, high, is_optional=is_optional)
 
 
-def float_column(name: str, null_meaning: str = "") -> TableColumn:
+def float_column(name: str, null_meaning: str = "", *, is_optional: bool = False) -> TableColumn:
     """Return a column of unrestricted numbers."""
-    return TableColumn(name, pa.float64(), null_meaning)
+    return TableColumn(name, pa.float64(), null_meaning, is_optional=is_optional)
 
 
 def fraction_column(name: str, null_meaning: str = "") -> TableColumn:

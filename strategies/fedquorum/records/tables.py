@@ -30,6 +30,7 @@ from ..sanitize import sanitize
 from .client_names import NO_NAMES, ClientNames
 from .columns import (
     MAX_INT32,
+    TableColumn,
     TableColumns,
     bool_column,
     build_schema,
@@ -47,6 +48,7 @@ from .values import MAX_COUNT
 
 _NO_UPDATE = "no usable update arrived"
 _NOT_EVALUATED = "not measured"
+_NO_LATE_UPDATE = "late updates do not count, or no usable update arrived"
 _NO_R2 = "no numbers are predicted, or not defined"
 
 CLIENTS_COLUMNS: TableColumns = (
@@ -70,8 +72,16 @@ CLIENTS_COLUMNS: TableColumns = (
     float_column("test_loss", "not evaluated in this round"),
     float_column("test_accuracy", "not evaluated in this round"),
     float_column("data_weight", "num_examples has the amount"),
+    int_column(
+        "start_round",
+        "late updates do not count, or the client did not set out",
+        high=MAX_INT32,
+        is_optional=True,
+    ),
+    int_column("staleness", _NO_LATE_UPDATE, high=MAX_INT32, is_optional=True),
+    float_column("discount", _NO_LATE_UPDATE, is_optional=True),
 )
-"""The columns of ``clients/``."""
+"""The columns of ``clients/``; only runs in which late updates count write the optional ones."""
 
 EVALUATIONS_COLUMNS: TableColumns = (
     int_column("round", high=MAX_INT32),
@@ -202,7 +212,7 @@ class TableWriter:
     def __init__(
         self,
         folder: Path,
-        columns: TableColumns,
+        columns: Sequence[TableColumn],
         num_rows: int = 0,
         build: Callable[[Sequence[Any]], pa.Table] | None = None,
     ) -> None:
@@ -271,7 +281,8 @@ class TableWriter:
 
     def _build_table(self) -> None:
         if self._items:
-            self._tables.append(validate_columns(self._columns, self._build(self._items)))
+            built = self._build(self._items).select(self._schema.names)
+            self._tables.append(validate_columns(self._columns, built))
             self._items = []
 
     def flush(self) -> None:

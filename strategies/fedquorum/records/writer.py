@@ -112,6 +112,8 @@ class RunWriter(RunCallback):
         self._personal_models = personal_models
         self._has_average_precision = has_average_precision
         _check_names(identity)
+        settings = flatten_settings(load_settings(config))
+        self._counts_late = settings.get("engine.late_replies") == "count"
         before = None if resumed is None else read_manifest(self.directory)
         with ExitStack() as cleanup:  # closes what is already open if a later step fails
             self._directory_lock = self._prepare(config, resumed)
@@ -184,7 +186,7 @@ class RunWriter(RunCallback):
         """Open the tables that grow with the rounds, truncated to these numbers of rows."""
         self._clients = TableWriter(
             self.directory / "clients",
-            CLIENTS_COLUMNS,
+            [c for c in CLIENTS_COLUMNS if self._counts_late or not c.is_optional],
             rows.get("clients", 0),
             build_decisions_table,
         )

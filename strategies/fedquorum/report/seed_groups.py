@@ -31,7 +31,10 @@ MAX_VALUE_LENGTH = 2**20
 MAX_CHART_NAME_LENGTH = 120
 """Characters of a name in charts."""
 
-_QUORUM_SETTINGS = ("engine.quorum", "engine.quorum_clients", "engine.grace_seconds")
+_QUORUM_SETTINGS = (
+    *("engine.quorum", "engine.quorum_clients", "engine.grace_seconds", "engine.late_replies"),
+    *("engine.staleness_exponent", "engine.max_staleness", "engine.concurrency"),
+)
 
 
 @dataclass(frozen=True)

@@ -157,6 +157,14 @@ class RuleSet:
         return self.selection.traits.dp_unsupported_reason or memory or weights or optimizer
 
     @property
+    def late_unsupported_reason(self) -> str:
+        """The reason why updates of older models must not count; empty if they may."""
+        return (
+            self.selection.traits.late_unsupported_reason
+            or self.weighting.traits.late_unsupported_reason
+        )
+
+    @property
     def goal(self) -> Goal:
         """The goal of the rules: priority if the selection depends on priority."""
         selection = self.selection.traits

@@ -34,6 +34,9 @@ class ClientDecision:
     p_k after this round's decision, ``participation_correction`` is omega_k, the estimate of 1 /
     (participation rate) that the round used, and ``update_norm`` is |Delta_k|. ``reply_seconds`` is
     the time that the client's reply took; None if no decision depends on time.
+
+    Where late updates count, ``start_round`` is the round whose model the client was sent,
+    ``staleness`` the number of rounds since, and ``discount`` is d(s), a factor of ``weight``.
     """
 
     client: int
@@ -50,6 +53,9 @@ class ClientDecision:
     update_norm: float | None = None
     weight: float = 0.0
     reply_seconds: float | None = None
+    start_round: int | None = None
+    staleness: int | None = None
+    discount: float | None = None
 
 
 @dataclass(frozen=True)
@@ -149,6 +155,8 @@ class DecisionTrace:
         The recorded decisions about the n clients.
     weight_cap : float or None
         The largest weight that ``Robustness`` allows a single client.
+    discount : FloatArray or None
+        d(s) of each update, shape (n,); None if late updates do not count.
     """
 
     plan: RoundPlan
@@ -162,6 +170,7 @@ class DecisionTrace:
     denominator: str
     recorded_decisions: tuple[ClientDecision, ...] = ()
     weight_cap: float | None = None
+    discount: FloatArray | None = None
 
 
 FINETUNED, ALONE = "finetuned", "alone"

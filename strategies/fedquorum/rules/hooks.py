@@ -50,8 +50,8 @@ class BeforeRound(Protocol):
         """Return the candidates of round t (from 0), before clients evaluate its model."""
 
 
-class StartModels(Protocol):
-    """The models from which the clients of one round start."""
+class SentModels(Protocol):
+    """Models from which the clients of one round start, if not all start from the newest."""
 
     @property
     def models(self) -> Mapping[int, Model]:
@@ -63,6 +63,10 @@ class StartModels(Protocol):
 
     def get_model(self, client: int) -> Model:
         """Return the model from which a client starts."""
+
+
+class StartModels(SentModels, Protocol):
+    """The models of a rule that chooses from which its clients start."""
 
     def combine(
         self, model: Model, updates: Sequence[tuple[int, float, Model]], denominator: float

@@ -21,6 +21,7 @@ from .equality import nan_equals_nan
 from .regret import kl_divergence
 from .robustness import Robustness
 from .selection.base import select_objective_clients
+from .staleness import LateUpdates
 from .state_arrays import expand_state
 from .types import (
     Admission,
@@ -52,7 +53,8 @@ class ClientOutcome:
     """The outcome of one selected client, before any rule uses it.
 
     ``status`` is one of ``decisions.STATUSES``; only a client that ``trained`` has numbers.
-    ``note`` is a remark on its reply, and ``seconds`` the time that the reply took.
+    ``note`` is a remark on its reply, and ``seconds`` the time that the reply took. ``start_round``
+    is the round whose model the client was sent, if late updates count.
     """
 
     client: int
@@ -63,6 +65,7 @@ class ClientOutcome:
     accuracy: float | None = None
     note: str | None = None
     seconds: float | None = None
+    start_round: int | None = None
 
     @property
     def is_usable(self) -> bool:
@@ -201,6 +204,7 @@ def decide_round(
     objective: Objective | None,
     outcomes: RoundOutcomes,
     robustness: Robustness | None = None,
+    late: LateUpdates | None = None,
     compute_weights: bool = True,
 ) -> RoundDecision:
     """Decide one round.
@@ -221,6 +225,8 @@ def decide_round(
     outcomes : RoundOutcomes
     robustness : Robustness, optional
         Bounds on the influence of one client.
+    late : LateUpdates, optional
+        How updates of older models count; by default there are none.
     compute_weights : bool
         False if the updates that determine the weights are missing, as in a replay.
 
@@ -295,16 +301,29 @@ def decide_round(
             problem = str(error)
     # Without weights no update counts.
     found = AggregationWeights(np.zeros(len(usable))) if weights is None else weights
+    # An older update counts less, whatever the rule: the rule's own state knows no staleness.
+    discount = None if late is None else compute_discounts(rules, late, server_round, usable)
+    discounted = found.weight if discount is None else found.weight * discount
     # Bound a single client's weight last: the weighting's own state and report are those of its
     # paper, and no other client gets the difference.
     max_weight = None if robustness is None else robustness.max_weight
-    weight = found.weight if max_weight is None else np.minimum(found.weight, max_weight)
+    weight = discounted if max_weight is None else np.minimum(discounted, max_weight)
     # The report has what records hold and users read.
     report = RoundReport(
         server_round,
         plan,
         objective,
-        _build_decisions(population, plan, outcomes, admission, weights=found, bounded=weight),
+        _build_decisions(
+            population,
+            plan,
+            outcomes,
+            admission,
+            weights=found,
+            discount=discount,
+            unbounded=discounted,
+            bounded=weight,
+            server_round=server_round,
+        ),
         found.inclusion_mass,
         mixing=found.mixing,
         decision_loss=found.decision_loss,
@@ -329,11 +348,25 @@ def decide_round(
         denominator=rules.denominator,
         recorded_decisions=tuple(d for d in report.decisions if d.client in trained),
         weight_cap=max_weight,
+        discount=discount,
     )
     decision = RoundDecision(
         report, trace, weight, RoundState(next_state, fractions, reports), previous_state=state
     )
     return decision if problem is None else decision.reject(NOT_SOLVED, problem)
+
+
+def compute_discounts(
+    rules: RuleSet, late: LateUpdates, server_round: int, usable: Sequence[ClientOutcome]
+) -> FloatArray:
+    """Return d(s) of each usable update, shape (n,).
+
+    It is 1 for rules with a memory of updates, which takes each update as the client's newest.
+    """
+    started = [server_round if a.start_round is None else a.start_round for a in usable]
+    if rules.memory is not None:
+        return np.ones(len(started))
+    return late.compute_discount(server_round - np.array(started, dtype=np.int64))
 
 
 def compute_objective(population: Population, usable: Sequence[ClientOutcome]) -> Objective:
@@ -405,16 +438,21 @@ def _build_decisions(
     admission: Admission,
     *,
     weights: AggregationWeights,
+    discount: FloatArray | None,
+    unbounded: FloatArray,
     bounded: FloatArray,
+    server_round: int,
 ) -> tuple[ClientDecision, ...]:
     """Return the decision about every selected client, in the order of the outcomes.
 
-    ``bounded`` is the weight c_k of each usable update after any bound on it, shape (n,).
+    ``unbounded`` is the weight c_k of each usable update, and ``bounded`` the same after any bound
+    on it, both of shape (n,).
     """
     selected = [outcome.client for outcome in outcomes.outcomes]
     draws = {} if plan.replacement_sample is None else plan.replacement_sample.counts
     fractions = admission.fraction.tolist()
-    unbounded, capped = weights.weight.tolist(), bounded.tolist()
+    full, capped = unbounded.tolist(), bounded.tolist()
+    discounts = _list_numbers(discount, len(bounded))
     responses = _list_numbers(weights.response, len(bounded))
     norms = _list_numbers(weights.update_norm, len(bounded))
     mixing: list[float | None] = [None] * len(selected)
@@ -432,9 +470,10 @@ def _build_decisions(
             participation_correction=weights.omega.get(client),
             mixing_coefficient=mixing_coefficient,
             reply_seconds=outcome.seconds,
+            start_round=outcome.start_round,
         )
         if outcome.is_usable:
-            before, after = unbounded[index], capped[index]
+            before, after = full[index], capped[index]
             cap_note = f"weight {before:.6g} capped at {after:g}" if after < before else None
             remarks = filter(None, (outcome.note, weights.reason.get(client), cap_note))
             decision = replace(
@@ -448,6 +487,10 @@ def _build_decisions(
                 response=responses[index],
                 update_norm=norms[index],
                 weight=after,
+                staleness=None
+                if outcome.start_round is None
+                else server_round - outcome.start_round,
+                discount=discounts[index],
             )
             index += 1
         decisions.append(decision)

@@ -19,6 +19,7 @@ __all__ = [
     "BoolArray",
     "ClientReports",
     "ClientUpdates",
+    "ClientsUnderWay",
     "FloatArray",
     "IntArray",
     "KnownWeights",
@@ -295,6 +296,17 @@ class KnownWeights:
         return float(self.by_client.get(client, 1.0)) * (num_examples if self.by_data else 1.0)
 
 
+@dataclass(frozen=True, eq=False)
+class ClientsUnderWay:
+    """The clients that were asked and have not replied yet, ascending, shape (m,).
+
+    ``concurrency`` is M, the largest number of clients that may be under way; None for all.
+    """
+
+    clients: IntArray
+    concurrency: int | None = None
+
+
 @nan_equals_nan
 @dataclass(frozen=True)
 class ClientReports:
@@ -303,13 +315,15 @@ class ClientReports:
     ``num_examples`` is the last reported D_k. ``losses`` is F_k of the model that the client last
     received. ``evaluated_losses`` is F_k of the newest model, for the clients that evaluated it
     after the previous round. ``available`` has the connected clients if only these are sampled;
-    None for all.
+    None for all. ``under_way`` has the clients that a round cannot ask, where late updates count;
+    otherwise it is None.
     """
 
     num_examples: Mapping[int, float] = field(default_factory=dict)
     losses: Mapping[int, float] = field(default_factory=dict)
     evaluated_losses: Mapping[int, float] = field(default_factory=dict)
     available: frozenset[int] | None = None
+    under_way: ClientsUnderWay | None = None
 
 
 @dataclass(frozen=True)

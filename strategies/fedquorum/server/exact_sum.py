@@ -225,12 +225,15 @@ class ExactAccumulator:
         models : mapping
             x_k, arrays of (m, *shape); of one client also (*shape).
         start_model : mapping, optional
-            As for ``add_model``.
+            As for ``add_model``, or arrays of (m, *shape) with a start for each client.
         """
         m, max_size = len(factors), self._library.block
         for name, stacked in models.items():
             flat = stacked.reshape(m, -1)
-            start = self._start[name] if start_model is None else start_model[name].reshape(-1)
+            start = self._start[name] if start_model is None else start_model[name]
+            size = flat.shape[1]
+            has_starts = start_model is not None and m > 1 and start.size == m * size
+            starts = start.reshape(m, size) if has_starts else start.reshape(1, size)
             columns = min(flat.shape[1], max_size)
             rows = max_size // columns if columns else 0
             for left in range(0, flat.shape[1], max_size):
@@ -242,8 +245,12 @@ class ExactAccumulator:
                     parts = self._parts[:size].reshape(block.shape)
                     terms[...] = block
                     # Convert once for all rows: NumPy would convert x_t for each of them.
-                    parts[0] = start[across]
-                    terms -= parts[0]
+                    if has_starts:
+                        parts[...] = starts[top : top + rows, across]
+                        terms -= parts
+                    else:
+                        parts[0] = starts[0, across]
+                        terms -= parts[0]
                     terms *= factors[top : top + rows, None]
                     self._add_terms(name, across, terms, parts)
 
@@ -355,8 +362,26 @@ def compute_weighted_sum(
         The model from which each client trained; by default x_t.
     """
     models = list(weighted_models)
-    start_models = [None] * len(models) if starts is None else starts
     total = ExactAccumulator(model, ExponentBins.for_num_terms(len(models)))
-    for (factor, client_model), start in zip(models, start_models, strict=True):
-        total.add_model(factor, client_model, start)
+    # Small models are added together: a call costs more than their numbers. No bit depends on it.
+    numbers = sum(array.size for array in model.values())
+    count = max(1, BLOCK // max(1, numbers))
+    for low in range(0, len(models), count):
+        several = models[low : low + count]
+        if len(several) == 1:
+            factor, client_model = several[0]
+            total.add_model(factor, client_model, None if starts is None else starts[low])
+            continue
+        total.add_models(
+            np.array([factor for factor, _ in several]),
+            _stack([client_model for _, client_model in several], model),
+            None if starts is None else _stack(starts[low : low + count], model),
+        )
     return total.divide_by(denominator)
+
+
+def _stack(
+    models: Sequence[Mapping[str, NDArray[Any]]], model: Mapping[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """Return models with their arrays stacked, (m, *shape)."""
+    return {name: np.array([one[name] for one in models]) for name in model}

@@ -71,9 +71,9 @@ class Quorum:
         clients = frozenset(selected)
         preferred = clients.intersection(priority) if self.counts == "priority" else clients
         counted_clients = preferred or clients
-        return counted_clients, self._compute_num_required(len(counted_clients))
+        return counted_clients, self.compute_size(len(counted_clients))
 
-    def _compute_num_required(self, clients: int) -> int:
+    def compute_size(self, clients: int) -> int:
         """Return the size of a quorum of ``clients`` clients."""
         if self.size is None:
             return clients

@@ -14,8 +14,12 @@ from ..rules.round import RoundState
 from ..rules.state_arrays import StateArrays, expect_array, from_arrays, to_arrays
 from ..rules.types import ClientReports, IntArray, Objective, PerClient, Population
 from .aggregation import Float64View, select_trainable
+from .under_way import UnderWay
 from .update_memory import UpdateMemory
 from .virtual_clock import Clock, PendingReply
+
+UNDER_WAY = "under-way."
+"""The prefix of the arrays' names of the clients under way."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class ServerState:
         Simulated time; constant without a virtual clock.
     clipping_norm : float, optional
         C of the next round, None as long as it equals that of the first round.
+    under_way : UnderWay
+        The clients under way, where late updates count.
     """
 
     round_state: RoundState
@@ -44,6 +50,7 @@ class ServerState:
     last_evaluations: Mapping[int, ClientEvaluation] = field(default_factory=dict)
     clock: Clock = field(default_factory=Clock)
     clipping_norm: float | None = None
+    under_way: UnderWay = field(default_factory=UnderWay)
 
     @classmethod
     def initial(cls, rules: RuleSet, population: Population) -> Self:
@@ -100,6 +107,9 @@ class ServerState:
             arrays |= _convert_clock(self.clock)
         if self.clipping_norm is not None:
             arrays["clipping"] = np.array(self.clipping_norm)
+        if len(self.under_way):
+            under_way = self.under_way.get_state()
+            arrays |= {f"{UNDER_WAY}{name}": array for name, array in under_way.items()}
         if rules.hooks.before_round is not None:
             arrays |= _convert_losses(reports)
         examples = PerClient.from_mapping(reports.num_examples)
@@ -148,7 +158,8 @@ class ServerState:
         )
         evaluations, clock = _read_evaluations(arrays, population), _read_clock(arrays)
         norm = float(arrays["clipping"]) if "clipping" in arrays else None
-        return cls(rounds, optimizer, objective, evaluations, clock, norm)
+        under_way = UnderWay.from_state(arrays, UNDER_WAY)
+        return cls(rounds, optimizer, objective, evaluations, clock, norm, under_way)
 
 
 def _convert_losses(reports: ClientReports) -> StateArrays:

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from weakref import finalize
 
@@ -20,6 +21,9 @@ from ..sanitize import abbreviate
 from .aggregation import select_buffers, select_trainable
 from .exact_sum import compute_weighted_sum
 from .scratch import format_bytes, get_free_disk, get_total_memory, preallocate
+
+NO_STARTS: Mapping[int, Mapping[str, NDArray[Any]]] = MappingProxyType({})
+"""All clients start from the round's model."""
 
 _FILE_PATTERN = re.compile(r"updates-\d{3,}(-\d+)?\.npy", re.ASCII)
 """The name of an array's file, with the size of the population if clients have joined."""
@@ -159,15 +163,18 @@ class UpdateMemory:
         model: Mapping[str, NDArray[Any]],
         weighted_models: Sequence[tuple[int, float, Mapping[str, NDArray[Any]]]],
         num_registered: int,
+        starts: Mapping[int, Mapping[str, NDArray[Any]]] = NO_STARTS,
     ) -> dict[str, FloatArray]:
         """Return the step; ``store_updates`` stores the updates after it is applied.
 
         ``weighted_models`` has (client, c_n, x_n) ascending by client id; ``num_registered`` is N,
-        the number of clients registered so far.
+        the number of clients registered so far. ``starts`` has the models of the clients that did
+        not train from ``model``.
         """
         step = {name: total / max(num_registered, 1) for name, total in self._total.items()}
         for client, weight, client_model in weighted_models:
-            for name, _, change in self._compute_changes(client, model, client_model):
+            start = starts.get(client, model)
+            for name, _, change in self._compute_changes(client, start, client_model):
                 step[name] += weight * change
         buffers = select_buffers(model)
         weighted_buffers = [
@@ -180,10 +187,12 @@ class UpdateMemory:
         self,
         model: Mapping[str, NDArray[Any]],
         weighted_models: Sequence[tuple[int, float, Mapping[str, NDArray[Any]]]],
+        starts: Mapping[int, Mapping[str, NDArray[Any]]] = NO_STARTS,
     ) -> None:
-        """Store the updates of the clients that took part."""
+        """Store the updates of the clients that took part; ``starts`` as in ``step``."""
         for client, _, client_model in weighted_models:
-            for name, update, change in self._compute_changes(client, model, client_model):
+            start = starts.get(client, model)
+            for name, update, change in self._compute_changes(client, start, client_model):
                 self._total[name] += change
                 self._updates[name][self._row[client]] = update
 

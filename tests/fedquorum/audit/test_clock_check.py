@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fedquorum.audit.clock_check import ClockCheck
+from fedquorum.audit.clock_check import ClockCheck, build_clock_check
 from fedquorum.records.round_record import RoundRecord
 from fedquorum.rules.decisions import LateReply
 from fedquorum.server.quorum import Quorum
@@ -37,7 +37,7 @@ def make_record(number: int, now: float | None, *late: LateReply) -> RoundRecord
 @pytest.mark.parametrize("settings", [{}, {"response_time.name": "none"}])
 def test_a_run_without_simulated_time_is_not_checked(settings: Mapping[str, Any]) -> None:
     """A drop-in run lacks the setting, and its default simulates nothing."""
-    assert ClockCheck.from_settings(settings) is None
+    assert build_clock_check(settings) is None
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_quorum_and_deadline_come_from_the_settings(
 ) -> None:
     """The clock starts at 0."""
     settings = {"response_time.name": "lognormal", "engine.round_timeout": 30, **quorum}
-    assert ClockCheck.from_settings(settings) == ClockCheck(expected, 30.0, Clock())
+    assert build_clock_check(settings) == ClockCheck(expected, 30.0, Clock())
 
 
 def test_consistent_rounds_have_no_mismatches() -> None:

@@ -304,7 +304,7 @@ def test_models_that_exceed_the_space_are_refused(
 ) -> None:
     """Before training, with the figures and the setting."""
     model = {"w": np.zeros(10**6)}
-    monkeypatch.setattr("fedquorum.contrib.fedawe.get_total_memory", lambda: 9 * 10**6)
+    monkeypatch.setattr("fedquorum.server.model_store.get_total_memory", lambda: 9 * 10**6)
 
     def list_needed_models(history: ModelHistory, *starts: int, t: int) -> set[int]:
         """Return the numbers of the models that are stored for clients with these starts."""
@@ -321,7 +321,7 @@ def test_models_that_exceed_the_space_are_refused(
         list_needed_models(history, 0, 1, t=1)
     assert list_needed_models(history, 1, 1, t=1) == {1}
     in_files = ModelHistory(tmp_path)
-    monkeypatch.setattr("fedquorum.contrib.fedawe.get_free_disk", lambda folder: 0)
+    monkeypatch.setattr("fedquorum.server.model_store.get_free_disk", lambda folder: 0)
     with pytest.raises(RunError, match="memory_dir must be a folder with space for the models"):
         list_needed_models(in_files, 0, t=0)
     missing = ModelHistory(tmp_path / "gone")

@@ -37,7 +37,9 @@ Train
     starts from the arrays, and replies without arrays. If clients start from past models, a node
     whose clients share one gets it as ``arrays``. Otherwise it gets each distinct model once, as
     ``start-model-0``, ``start-model-1``, ... instead of ``arrays``, and ``start-model``: list in
-    the config has the index of each client's model.
+    the config has the index of each client's model. With ``asks-only`` the message has no arrays,
+    and its reply only ids, statuses and response times. With ``start-round``: list each client
+    trains as in the round in which it was asked.
 Evaluate
     request: ``arrays`` + ``config`` {protocol, server-round, client-id: list, train-part: list,
     test-part: list}; reply: ``metrics`` as above with num-examples, loss, accuracy (training
@@ -77,10 +79,13 @@ from .requests import (
     decode_start_models,
     decode_train_request,
     encode_evaluate_request,
+    encode_inquiry,
     encode_query,
     encode_train_request,
     filter_clients,
+    is_inquiry,
     requests_training,
+    was_asked_before,
 )
 from .results import (
     ClientResult,
@@ -172,6 +177,7 @@ __all__ = [
     "encode_evaluate_reply",
     "encode_evaluate_request",
     "encode_hosted_clients",
+    "encode_inquiry",
     "encode_objective",
     "encode_query",
     "encode_standard_query",
@@ -183,9 +189,11 @@ __all__ = [
     "find_standard_loss_key",
     "find_unavailable_clients",
     "has_protocol_version",
+    "is_inquiry",
     "is_native_reply",
     "requests_training",
     "select_records",
     "to_metrics",
     "view_arrays",
+    "was_asked_before",
 ]

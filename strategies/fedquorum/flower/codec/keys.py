@@ -29,6 +29,8 @@ PROPORTION = "proportion"
 BY_DATA = "by-data"
 NUM_TERMS = "sum-terms"
 START_INDEX = "start-model"  # the index of a client's model among those records
+ASKS_ONLY = "asks-only"  # whether clients only say if they take part, and in how much time
+START_ROUND = "start-round"  # the round in which a client was asked, if it trains in a later one
 CLIPPING_NORM = "clipping_norm"  # Flower's: the norm to which clients clip their updates
 TRAIN_SPLIT = "train-part"
 TEST_SPLIT = "test-part"
@@ -122,6 +124,8 @@ REQUEST_KEYS = frozenset(
         BY_DATA,
         NUM_TERMS,
         START_INDEX,
+        ASKS_ONLY,
+        START_ROUND,
         CLIPPING_NORM,
         TRAIN_SPLIT,
         TEST_SPLIT,

@@ -13,6 +13,7 @@ from ...sanitize import abbreviate
 from .arrays import NamedArrays, decode_arrays, select_records
 from .keys import (
     ARRAYS,
+    ASKS_ONLY,
     BY_DATA,
     CLIENT_ID,
     CLIPPING_NORM,
@@ -32,6 +33,7 @@ from .keys import (
     SERVER_ROUND,
     START_INDEX,
     START_MODEL,
+    START_ROUND,
     TEST_SPLIT,
     TRAIN_SPLIT,
 )
@@ -57,7 +59,8 @@ class TrainRequest:
 
     ``num_terms`` is the number of clients selected in the round, on all nodes. ``clipping_norm`` is
     set if clients clip their updates. ``start_models`` is set if clients start from past models
-    instead of the one broadcast.
+    instead of the one broadcast. ``start_rounds`` is set if the clients were asked before: each
+    trains as in that round.
     """
 
     server_round: int
@@ -68,6 +71,7 @@ class TrainRequest:
     num_terms: int = 1
     clipping_norm: float | None = None
     start_models: NodeStartModels | None = None
+    start_rounds: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class TrainTask:
     ----------
     client : int
     server_round : int
-        The round, from 1.
+        The round as which the client trains, from 1: that in which it was asked.
     priority : bool
         Whether the client has priority; the gate applies to the others.
     objective : Objective
@@ -210,6 +214,8 @@ def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDi
         config[NUM_TERMS] = request.num_terms
     if request.clipping_norm is not None:
         config[CLIPPING_NORM] = float(request.clipping_norm)
+    if request.start_rounds is not None:
+        config[START_ROUND] = list(request.start_rounds)
     models = (arrays,) if request.start_models is None else request.start_models.models
     if request.start_models is None or len(models) == 1:
         return RecordDict({ARRAYS: models[0], CONFIG: ConfigRecord(config)})
@@ -217,6 +223,21 @@ def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDi
     config[START_INDEX] = list(request.start_models.indices)
     starts = {START_MODEL.format(i): model for i, model in enumerate(models)}
     return RecordDict({**starts, CONFIG: ConfigRecord(config)})
+
+
+def encode_inquiry(server_round: int, clients: Sequence[int]) -> RecordDict:
+    """Return the content of a train message that asks clients only whether they take part.
+
+    It has no model: a client trains when it is asked again, as in this round. Its reply has the
+    status of each client, and its response time.
+    """
+    config: dict[str, Any] = {
+        PROTOCOL_KEY: PROTOCOL_VERSION,
+        SERVER_ROUND: server_round,
+        CLIENT_ID: list(clients),
+        ASKS_ONLY: True,
+    }
+    return RecordDict({CONFIG: ConfigRecord(config)})
 
 
 def encode_evaluate_request(arrays: ArrayRecord, request: EvaluateRequest) -> RecordDict:
@@ -254,6 +275,20 @@ def add_user_config(content: RecordDict, user_config: Mapping[str, Any]) -> None
 def check_query(content: RecordDict) -> None:
     """Raise ProtocolError if the query comes from a server with another protocol."""
     check_request(select_records(content, ConfigRecord).get(CONFIG, {}))
+
+
+def is_inquiry(content: RecordDict) -> bool:
+    """Say whether a train message only asks who takes part, see ``encode_inquiry``."""
+    return bool(_get_config(content).get(ASKS_ONLY, False))
+
+
+def was_asked_before(content: RecordDict) -> bool:
+    """Say whether the clients of a train message have said already that they take part."""
+    return START_ROUND in _get_config(content)
+
+
+def _get_config(content: RecordDict) -> Mapping[str, Any]:
+    return select_records(content, ConfigRecord).get(CONFIG, {})
 
 
 def decode_train_request(
@@ -315,7 +350,7 @@ def build_train_task(config: Mapping[str, Any], client: int) -> TrainTask:
     """
     return TrainTask(
         client=client,
-        server_round=_read_round(config),
+        server_round=_read_round(config, START_ROUND if START_ROUND in config else SERVER_ROUND),
         priority=bool(config.get(PRIORITY, True)),
         objective=Objective(
             config.get(GLOBAL_LOSS, math.nan), config.get(GLOBAL_ACCURACY, math.nan)
@@ -418,11 +453,11 @@ def _decode_request(
     return decode_arrays(model), tasks
 
 
-def _read_round(config: Mapping[str, Any]) -> int:
-    server_round = config.get(SERVER_ROUND)
+def _read_round(config: Mapping[str, Any], key: str = SERVER_ROUND) -> int:
+    server_round = config.get(key)
     if not isinstance(server_round, int) or server_round < 1:
         raise ProtocolError(
-            f"'{SERVER_ROUND}' must be a whole number >= 1 in '{CONFIG}', got {server_round!r}"
+            f"'{key}' must be a whole number >= 1 in '{CONFIG}', got {server_round!r}"
         )
     return server_round
 

@@ -59,6 +59,7 @@ class Participation(Weighting[StateT]):
             requires_fixed_population=base.requires_fixed_population,
             tolerance=base.tolerance,
             dp_unsupported_reason=base.dp_unsupported_reason,
+            late_unsupported_reason=base.late_unsupported_reason,
             uncorrectable_reason="participation must be corrected for once",
         )
 

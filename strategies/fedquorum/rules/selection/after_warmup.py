@@ -51,7 +51,12 @@ class AfterWarmup(WarmUpSelection):
             "`warmup_fraction` says so (FedALIGN's presets: 0.1)"
         ),
     )
-    traits = SelectionTraits(needs_objective=False, requests_losses=False, dp_unsupported_reason="")
+    traits = SelectionTraits(
+        needs_objective=False,
+        requests_losses=False,
+        dp_unsupported_reason="",
+        late_unsupported_reason="",
+    )
 
     num_rounds: int = injected_value(NON_NEGATIVE_INT, default=0)
     warmup_fraction: float = parameter(0.0, FRACTION)

@@ -26,7 +26,11 @@ class AllClients(Selection):
         clients="all clients available in the round, or a sample of them",
     )
     traits = SelectionTraits(
-        selects_all=True, needs_objective=False, requests_losses=False, dp_unsupported_reason=""
+        selects_all=True,
+        needs_objective=False,
+        requests_losses=False,
+        dp_unsupported_reason="",
+        late_unsupported_reason="",
     )
 
     sampling: Sampling = field(default_factory=Sampling)

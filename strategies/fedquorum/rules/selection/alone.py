@@ -23,6 +23,7 @@ class LocalModelSelection(Selection):
         selects_all=True,
         trains_local_models=True,
         dp_unsupported_reason="nothing is aggregated that could be made private",
+        late_unsupported_reason="nothing is aggregated",
     )
 
     sampling: Sampling = field(default_factory=Sampling)

@@ -20,6 +20,9 @@ from ..types import (
 )
 from .sampling import Sampling
 
+LATE_UNDECLARED = "the selection does not declare that updates of older models may count"
+"""The reason for a selection that does not choose."""
+
 
 @dataclass(frozen=True)
 class SelectionTraits:
@@ -39,6 +42,8 @@ class SelectionTraits:
         Whether clients evaluate the model that they receive, with any weighting.
     dp_unsupported_reason : str
         The reason why differential privacy cannot protect a client; empty if it can.
+    late_unsupported_reason : str
+        The reason why updates of older models must not count; empty if they may.
     """
 
     has_gate: bool = False
@@ -49,6 +54,7 @@ class SelectionTraits:
     dp_unsupported_reason: str = (
         "the influence of one update has no known bound with this selection"
     )
+    late_unsupported_reason: str = LATE_UNDECLARED
 
 
 class Selection(Rule, ABC):

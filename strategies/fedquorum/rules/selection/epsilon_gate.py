@@ -128,6 +128,7 @@ class EpsilonGate(WarmUpSelection):
         dp_unsupported_reason=(
             "the clients' losses and data decide which clients take part and how much they count"
         ),
+        late_unsupported_reason="a loss of an older model decides nothing about this one",
     )
 
     num_rounds: int = injected_value(POSITIVE_INT)

@@ -12,7 +12,7 @@ from ..types import (
     Population,
     RoundPlan,
 )
-from .base import Selection
+from .base import Selection, SelectionTraits
 from .sampling import Sampling
 
 
@@ -25,6 +25,10 @@ class PriorityOnly(Selection):
         summary="The priority clients alone.",
         clients="the priority clients alone",
         population="the registered priority clients",
+    )
+
+    traits = SelectionTraits(
+        late_unsupported_reason="a round draws from all free clients, also those without priority"
     )
 
     sampling: Sampling = field(default_factory=Sampling)

@@ -1,7 +1,7 @@
 """Sample the clients of a round."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,7 +10,14 @@ from ...rng import make_generator
 from ..parameters import FRACTION, NON_NEGATIVE_INT, POSITIVE_INT
 from ..rounding import round_half_even
 from ..rule import check_parameters, injected_value, parameter
-from ..types import ClientReports, PerClient, Population, ReplacementSample, RoundPlan
+from ..types import (
+    ClientReports,
+    ClientsUnderWay,
+    PerClient,
+    Population,
+    ReplacementSample,
+    RoundPlan,
+)
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,8 @@ class Sampling:
         if reports.available is not None:
             priority = tuple(k for k in priority if k in reports.available)
             non_priority = tuple(k for k in non_priority if k in reports.available)
+        if reports.under_way is not None:
+            return self._sample_free(t, population, reports, reports.under_way)
         if self.fraction == 1.0 and self.priority_samples is None:
             return ClientSample(priority, non_priority)
         rng, draws = make_generator(self.seed, "selection", t), None
@@ -93,6 +102,37 @@ class Sampling:
             draws = self._draw(priority, rng, reports.num_examples, self.priority_samples)
             priority = tuple(sorted(draws.counts))
         return ClientSample(priority, self.sample_fraction(non_priority, rng, at_least=0), draws)
+
+    def _sample_free(
+        self,
+        t: int,
+        population: Population,
+        reports: ClientReports,
+        under_way: ClientsUnderWay,
+    ) -> ClientSample:
+        """Return the clients that round t sends on their way, where late updates count.
+
+        With a concurrency M they are M minus those under way, drawn uniformly from the free
+        clients, from (seed, "concurrency", t) alone. Otherwise they are the usual sample without
+        those under way.
+        """
+        clients, limit = population.sorted_clients, under_way.concurrency
+        if reports.available is not None:
+            clients = clients[np.isin(clients, list(reports.available))]
+        if limit is None and self.fraction < 1.0:
+            usual = self.sample(t, population, replace(reports, under_way=None))
+            clients = np.array(usual.clients, dtype=np.int64)
+        free = np.setdiff1d(clients, under_way.clients, assume_unique=True)
+        if limit is not None:
+            size = min(len(free), max(0, limit - len(under_way.clients)))
+            if size < len(free):
+                rng = make_generator(self.seed, "concurrency", t)
+                free = np.sort(rng.choice(free, size, replace=False))
+        asked = free.tolist()
+        return ClientSample(
+            tuple(k for k in asked if k in population.priority),
+            tuple(k for k in asked if k not in population.priority),
+        )
 
     def compute_probabilities(
         self, population: Population, reports: ClientReports

@@ -12,7 +12,7 @@ from ..parameters import POSITIVE, FloatRange
 from ..rule import parameter
 from ..simplex import project, renormalize
 from ..types import AggregationWeights, ClientUpdates, FloatArray, IntArray, Population, RoundPlan
-from .base import WEIGHTS_DEPEND_ON_LOSSES, Weighting, WeightingTraits
+from .base import LATE_LOSS, WEIGHTS_DEPEND_ON_LOSSES, Weighting, WeightingTraits
 from .population_mixing import PopulationMixing
 from .responses import compute_reported_mask, find_client_indices, scatter
 
@@ -68,6 +68,7 @@ class AFLWeighting(Weighting[AFLState]):
         denominator="the sum of p over {whom}",
         requires_fixed_population=True,
         dp_unsupported_reason=WEIGHTS_DEPEND_ON_LOSSES,
+        late_unsupported_reason=LATE_LOSS,
     )
 
     step_size: float = parameter(0.1, POSITIVE, FloatRange(0.001, 1.0))

@@ -47,6 +47,7 @@ class AverageParticipating(Weighting[None]):
             "an update counts 1 / (participants): the update of a single participant is the whole "
             "step"
         ),
+        late_unsupported_reason="",
         uncorrectable_reason=(
             "dividing by the available clients undoes a correction for absence; average_all "
             "divides by all clients"
@@ -102,6 +103,7 @@ class AverageAll(Weighting[None]):
         has_fixed_denominator=True,
         needs_losses=False,
         dp_unsupported_reason="",
+        late_unsupported_reason="",
     )
 
     def init(self, population: Population) -> None:

@@ -26,6 +26,12 @@ WEIGHTS_DEPEND_ON_LOSSES = (
 )
 """The reason why differential privacy cannot protect a client whose loss decides its weight."""
 
+LATE_LOSS = "a loss of an older model decides nothing about this one"
+"""The reason why late updates do not count for rules that weight by losses."""
+
+LATE_UNDECLARED = "the rule does not declare that updates of older models may count"
+"""The reason for a rule that does not choose."""
+
 
 @dataclass(frozen=True)
 class WeightingTraits:
@@ -61,6 +67,8 @@ class WeightingTraits:
         The relative accuracy with which a replay must reproduce the weights.
     dp_unsupported_reason : str
         The reason why an update's weight has no bound; empty if it has one.
+    late_unsupported_reason : str
+        The reason why updates of older models must not count; empty if they may.
     uncorrectable_reason : str
         The reason why no correction for participation fits, if ``with_fixed_denominator`` is not
         overridden.
@@ -78,6 +86,7 @@ class WeightingTraits:
     requires_fixed_population: bool = False
     tolerance: float = 1e-9
     dp_unsupported_reason: str = "the rule declares no largest weight"
+    late_unsupported_reason: str = LATE_UNDECLARED
     uncorrectable_reason: str = "it weights by the updates of a round, and absent clients send none"
 
 

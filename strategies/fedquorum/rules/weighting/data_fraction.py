@@ -66,6 +66,7 @@ class DataFraction(Weighting[None]):
         dp_unsupported_reason=(
             "an update counts by its client's data, so one update can be nearly the whole step"
         ),
+        late_unsupported_reason="",
     )
 
     def with_fixed_denominator(self) -> PopulationDataFraction:

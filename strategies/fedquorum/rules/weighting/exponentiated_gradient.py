@@ -8,7 +8,7 @@ import numpy as np
 from ..decisions import DecisionTrace
 from ..formatting import format_number
 from ..types import AggregationWeights, ClientUpdates, FloatArray, IntArray, Population, RoundPlan
-from .base import WEIGHTS_DEPEND_ON_LOSSES, Weighting, WeightingTraits
+from .base import LATE_LOSS, WEIGHTS_DEPEND_ON_LOSSES, Weighting, WeightingTraits
 from .data_fraction import DataFraction
 from .responses import compute_reported_mask, find_client_indices, scatter
 
@@ -44,6 +44,7 @@ PRIOR_MIXING_TRAITS = WeightingTraits(
     numerator="w_k exp(r_k)",
     weights_by_data=True,
     dp_unsupported_reason=WEIGHTS_DEPEND_ON_LOSSES,
+    late_unsupported_reason=LATE_LOSS,
     uncorrectable_reason="it weights by the losses of a round, and absent clients report none",
 )
 """The traits of a ``PriorMixing``; a subclass replaces ``numerator``."""

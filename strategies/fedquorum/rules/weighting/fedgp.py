@@ -102,6 +102,7 @@ class FedGPWeighting(Weighting[None]):
             "an update counts by its client's amount of data or by the priority clients' updates, "
             "which its weight reveals"
         ),
+        late_unsupported_reason="it projects on updates of the priority clients, of one model",
         uncorrectable_reason=(
             "multiplied by omega an update may move the model further than its bound, which is "
             "the point of the projection"

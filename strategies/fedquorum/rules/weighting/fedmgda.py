@@ -79,6 +79,7 @@ class FedMGDAWeighting(Weighting[IntArray]):
         dp_unsupported_reason=(
             "what an update counts follows from all others: one can turn the whole step"
         ),
+        late_unsupported_reason="its direction is common to updates of one model",
         uncorrectable_reason=(
             "multiplied by omega its combination is no longer the shortest, which is its point"
         ),

@@ -32,6 +32,7 @@ class ZeroWeighting(Weighting[None]):
         needs_losses=False,
         aggregates=False,
         dp_unsupported_reason="nothing is aggregated that could be made private",
+        late_unsupported_reason="nothing is aggregated",
         uncorrectable_reason="nothing is aggregated",
     )
 

@@ -49,6 +49,7 @@ class PopulationDataFraction(Weighting[PopulationDataState]):
         dp_unsupported_reason=(
             "an update counts by its client's data, so one update can be nearly the whole step"
         ),
+        late_unsupported_reason="",
     )
 
     def init(self, population: Population) -> PopulationDataState:

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..regret import Bound, compute_regret_bound
 from ..types import AggregationWeights, ClientUpdates, FloatArray, Population, RoundPlan
-from .base import WEIGHTS_DEPEND_ON_LOSSES, Weighting, WeightingTraits
+from .base import LATE_LOSS, WEIGHTS_DEPEND_ON_LOSSES, Weighting, WeightingTraits
 from .responses import compute_reported_mask, find_client_indices
 
 
@@ -37,6 +37,7 @@ class PopulationMixing(Weighting[Any]):
             has_fixed_denominator=True,
             requires_fixed_population=True,
             dp_unsupported_reason=WEIGHTS_DEPEND_ON_LOSSES,
+            late_unsupported_reason=LATE_LOSS,
         )
 
     def init(self, population: Population) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from ..parameters import CDF, NON_NEGATIVE, POSITIVE, Choices
 from ..rule import parameter
 from ..types import AggregationWeights, BoolArray, ClientUpdates, FloatArray, RoundPlan
-from .base import WEIGHTS_DEPEND_ON_LOSSES, Weighting, WeightingTraits
+from .base import LATE_LOSS, WEIGHTS_DEPEND_ON_LOSSES, Weighting, WeightingTraits
 from .responses import check_response_range, compute_reported_mask
 
 
@@ -49,6 +49,7 @@ class ResponseMixing(Weighting[MixingStateT]):
         denominator="the sum of p over {whom}",
         requires_fixed_population=True,
         dp_unsupported_reason=WEIGHTS_DEPEND_ON_LOSSES,
+        late_unsupported_reason=LATE_LOSS,
     )
 
     cdf: str = parameter("normal", CDF, Choices(CDF.choices))

@@ -38,7 +38,12 @@ def make_schedule(
     clients = range(len(counts))
     draws = [partial(make_generator, SEED, round_number=t + 1, client=k) for k in clients]
     return build_batch_schedule(
-        clients, draws, make_examples(counts), config, t=t, batch_norm=normalizes
+        clients,
+        draws,
+        make_examples(counts),
+        config,
+        rounds=[t] * len(clients),
+        batch_norm=normalizes,
     )
 
 
@@ -168,7 +173,9 @@ def test_batches_follow_from_client_and_round() -> None:
 
     def get_rows(clients: list[int], t: int) -> dict[int, list[list[int]]]:
         draws = [partial(make_generator, SEED, round_number=t + 1, client=k) for k in clients]
-        schedule = build_batch_schedule(clients, draws, examples, config, t=t, batch_norm=False)
+        schedule = build_batch_schedule(
+            clients, draws, examples, config, rounds=[t] * len(clients), batch_norm=False
+        )
         return {clients[i]: list_batches(schedule, index) for index, i in enumerate(schedule.order)}
 
     batched, separate, later = get_rows([2, 0, 1], 0), get_rows([1], 0), get_rows([1], 1)
