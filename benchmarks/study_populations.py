@@ -73,7 +73,10 @@ SCENARIOS = (
     Scenario("equal on these test rows, which are fixed", fixed=True, same_model=True),
     Scenario("equal on new rows, test rows fixed (no claim of the study)", fixed=True),
     Scenario("equal, the method is the best of 33 settings", tuned=True),
-    *(Scenario(f"better by {gain} deviations", gain=gain) for gain in (1, 2, 4)),
+    *(
+        Scenario(f"better by {gain} x a deviation of the paired difference", gain=gain)
+        for gain in (1, 2, 4)
+    ),
     Scenario("equal, extended twice beyond the plan", looks=(5, 10, 20)),
     Scenario("equal, three planned looks", looks=(5, 10, 20), planned=20),
 )
