@@ -9,6 +9,8 @@ from fedquorum.audit.check import audit_run
 from fedquorum.audit.explain import describe_decision
 from fedquorum.audit.replay import read_audit_input
 from fedquorum.errors import SettingsError
+from fedquorum.records.reader import load_run
+from fedquorum.report.client_status import ClientStatusTable
 
 from tests.builders_runs import make_client_overrides, read_rounds, read_rows, run_here
 from tests.fedquorum.records.made import change_table
@@ -116,6 +118,21 @@ def test_an_explanation_says_where_an_update_started(tmp_path: Path) -> None:
     (left_out, *_) = {*range(8)} - asked
     lines = describe_decision(recorded, left_out, 1)
     assert lines[-1].endswith("the draw among the free clients left it out (engine.concurrency=6)")
+
+
+def test_the_page_says_who_is_under_way(tmp_path: Path) -> None:
+    """As many clients as the concurrency leaves, each with the round in which it was asked."""
+    directory = run(tmp_path / "run")
+    table = ClientStatusTable(load_run(directory)).to_text_table("run")
+    found = {row[0]: row[1] for row in table.rows if row[1].startswith("under way since round ")}
+    last = {row["client"]: row for row in read_rows(directory)}
+    expected = {
+        str(client): f"under way since round {row['round']}, from model {row['round'] - 1}"
+        for client, row in last.items()
+        if row["status"] == "late"
+    }
+    assert found == expected
+    assert len(found) == 4
 
 
 def test_nobody_late_is_the_run_without_late_updates(tmp_path: Path) -> None:

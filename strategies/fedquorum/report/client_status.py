@@ -13,6 +13,7 @@ from ..records.reader import (
 )
 from ..rules.decisions import STATUSES, LateReply
 from ..sanitize import sanitize
+from ..server.under_way import UNDER_WAY_REASON
 from .tables import TextTable
 
 NOT_SELECTED = "not selected yet"
@@ -115,7 +116,7 @@ class ClientStatusTable:
         return (
             self._names.format(client),
             "yes" if row["priority"] and self._has_others else "",
-            sanitize(row["status"]),
+            _format_status(row),
             _format_count(row["round"]) or "-",
             "" if pd.isna(row["reason"]) else sanitize(row["reason"]),
             "" if pd.isna(row["reply_seconds"]) else f"{row['reply_seconds']:.3g} s",
@@ -135,6 +136,14 @@ def _read_rows(run: Run) -> Any:
         return pd.DataFrame(columns=[*_COLUMNS])
     rows = read_dataset(run.directory / "clients", _COLUMNS).to_pandas()
     return rows.reindex(columns=[*_COLUMNS])
+
+
+def _format_status(row: Any) -> str:
+    """Return a client's last status; where late updates count, since when it is under way."""
+    if row["reason"] == UNDER_WAY_REASON:
+        started = int(row["round"])
+        return f"under way since round {started}, from model {started - 1}"
+    return sanitize(row["status"])
 
 
 def _format_count(number: float) -> str:
