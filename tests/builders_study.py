@@ -8,7 +8,7 @@ from fedquorum.registry import NAMED_STRATEGIES
 from fedquorum.rules.metrics import get_metric
 from fedquorum.rules.types import FloatArray
 
-from server_app.study.paired_statistics import MIN_SEEDS, PairedDifference, decide_best_method
+from server_app.study.paired_statistics import MIN_SEEDS, decide_best_method
 from server_app.study.result import BudgetUse, MethodResult, ScoreCurve, SeedRun, StudyResult, Trial
 
 ROUNDS = 40
@@ -101,7 +101,6 @@ def make_study_answer(
         metric=metric,
         metric_key=metric_key or f"test.all.{metric}",
         decision=decision,
-        over_clients=add_client_intervals(decision.differences if decision else ()),
         not_distinguished=tuple(not_distinguished),
         min_effect=min_effect,
         confidence=0.95,
@@ -117,19 +116,4 @@ def make_study_answer(
         spent=BudgetUse("20min", "seconds", 1200.0, 1111.0, to_decide),
         tuning_seeds=(7, 8),
         command=f"fedquorum study data={data} goal=average budget=20min",
-    )
-
-
-def add_client_intervals(comparisons: Sequence[PairedDifference]) -> tuple[PairedDifference, ...]:
-    """Return intervals over clients beside those over seeds: as wide, and a little lower."""
-    return tuple(
-        PairedDifference(
-            one.method,
-            one.difference - 0.002,
-            one.deviation,
-            one.low - 0.002,
-            one.high - 0.002,
-            CLIENTS // 2,
-        )
-        for one in comparisons
     )

@@ -32,9 +32,6 @@ from server_app.study.jobs import StudyJobs
 from server_app.study.paired_statistics import (
     MIN_SEEDS,
     Decision,
-    PairedDifference,
-    compute_paired_difference,
-    compute_tail_probability,
     decide_best_method,
     find_indistinguishable,
 )
@@ -88,7 +85,6 @@ def build_study_result(
         metric=comparison.metric,
         metric_key=f"test.{comparison.score}",
         decision=decision,
-        over_clients=_compare_over_clients(comparison, study.confidence),
         not_distinguished=()
         if decision is None
         else find_indistinguishable(scores, decision, study.confidence),
@@ -161,25 +157,6 @@ def _compute_gains(comparison: MethodComparison, candidate: Candidate) -> Mappin
 def _compute_worse_off(comparison: MethodComparison, candidate: Candidate) -> float:
     gains = _compute_gains(comparison, candidate)
     return sum(gain < 0 for gain in gains.values()) / len(gains) if gains else math.nan
-
-
-def _compare_over_clients(
-    comparison: MethodComparison, confidence: float
-) -> tuple[PairedDifference, ...]:
-    """Return each method's mean difference over clients, with simultaneous intervals."""
-    others = [
-        candidate
-        for candidate in comparison.active_candidates
-        if candidate is not comparison.baseline
-    ]
-    gains = {c.method.name: np.array([*_compute_gains(comparison, c).values()]) for c in others}
-    tail = compute_tail_probability(confidence, len(others))
-    found = [
-        compute_paired_difference(name, values, tail)
-        for name, values in gains.items()
-        if len(values) > 1
-    ]
-    return tuple(sorted(found, key=lambda one: -one.difference))
 
 
 def _collect_caveats(

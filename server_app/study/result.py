@@ -165,10 +165,6 @@ class StudyResult:
     decision : Decision or None
         The verdict and the paired differences from the baseline over seeds, in the metric's unit,
         positive if the method is better; None with too few seeds for a verdict.
-    over_clients : tuple of PairedDifference
-        Each method's mean difference over clients, of the clients' means over seeds, with an
-        interval over clients. It describes the clients of these divisions of the data, not other
-        divisions.
     not_distinguished : tuple of str
         The methods that are statistically indistinguishable from the best one.
     min_effect, confidence : float
@@ -193,7 +189,6 @@ class StudyResult:
     metric: str
     metric_key: str
     decision: Decision | None
-    over_clients: tuple[PairedDifference, ...]
     not_distinguished: tuple[str, ...]
     min_effect: float
     confidence: float
