@@ -10,7 +10,7 @@ from fedquorum.rules.types import FloatArray
 
 from client_app.data.seed_draws import SeedDraws
 from server_app.study.looks import Look
-from server_app.study.paired_statistics import MIN_SEEDS, PairedDifference, decide_best_method
+from server_app.study.paired_statistics import MIN_SEEDS, decide_best_method
 from server_app.study.result import BudgetUse, MethodResult, ScoreCurve, SeedRun, StudyResult, Trial
 
 ROUNDS = 40
@@ -122,7 +122,6 @@ def make_study_answer(
         guessing=tuple(guessing),
         seed_draws=draws,
         looks=(Look(decision.seeds, decision.seeds),) if decision else (),
-        over_clients=add_client_intervals(decision.differences if decision else ()),
         not_distinguished=tuple(not_distinguished),
         min_effect=min_effect,
         confidence=0.95,
@@ -138,19 +137,4 @@ def make_study_answer(
         spent=BudgetUse("20min", "seconds", 1200.0, 1111.0, to_decide),
         tuning_seeds=(7, 8),
         command=f"fedquorum study data={data} goal=average budget=20min",
-    )
-
-
-def add_client_intervals(comparisons: Sequence[PairedDifference]) -> tuple[PairedDifference, ...]:
-    """Return intervals over clients beside those over seeds: as wide, and a little lower."""
-    return tuple(
-        PairedDifference(
-            one.method,
-            one.difference - 0.002,
-            one.deviation,
-            one.low - 0.002,
-            one.high - 0.002,
-            CLIENTS // 2,
-        )
-        for one in comparisons
     )

@@ -34,16 +34,12 @@ from server_app.study.looks import Look, compute_look_confidence, compute_next_c
 from server_app.study.paired_statistics import (
     MIN_SEEDS,
     Decision,
-    PairedDifference,
-    compute_paired_difference,
-    compute_tail_probability,
     decide_best_method,
     find_indistinguishable,
 )
 from server_app.study.result import BudgetUse, MethodResult, RivalComparison, StudyResult
 from server_app.study.rivals import Decide, can_have_rivals, compare_rivals, describe_epochs
 from server_app.study.scores import (
-    average_by_client,
     compute_changed_fractions,
     find_round_reaching,
 )
@@ -135,7 +131,6 @@ def build_study_result(
         guessing=guessing,
         seed_draws=draws,
         looks=tuple(looks),
-        over_clients=_compare_over_clients(comparison, confidence),
         not_distinguished=()
         if decision is None
         else find_indistinguishable(scores, decision, confidence, draws.correction),
@@ -230,32 +225,6 @@ def _average_rounds_to_baseline(comparison: MethodComparison, candidate: Candida
     ]
     found = [number for number in reached if number is not None]
     return math.fsum(found) / len(found) if found and 2 * len(found) >= len(reached) else None
-
-
-def _compute_gains(comparison: MethodComparison, candidate: Candidate) -> Mapping[int, float]:
-    """Return each client's improvement of its metric over the baseline, by client."""
-    sign = 1.0 if comparison.metric_info.higher_is_better else -1.0
-    one, baseline = average_by_client(candidate.runs), average_by_client(comparison.baseline.runs)
-    return {client: sign * (one[client] - baseline[client]) for client in one if client in baseline}
-
-
-def _compare_over_clients(
-    comparison: MethodComparison, confidence: float
-) -> tuple[PairedDifference, ...]:
-    """Return each method's mean difference over clients, with simultaneous intervals."""
-    others = [
-        candidate
-        for candidate in comparison.active_candidates
-        if candidate is not comparison.baseline
-    ]
-    gains = {c.method.name: np.array([*_compute_gains(comparison, c).values()]) for c in others}
-    tail = compute_tail_probability(confidence, len(others))
-    found = [
-        compute_paired_difference(name, values, tail)
-        for name, values in gains.items()
-        if len(values) > 1
-    ]
-    return tuple(sorted(found, key=lambda one: -one.difference))
 
 
 def _collect_caveats(

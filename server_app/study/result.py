@@ -198,10 +198,6 @@ class StudyResult:
         What a seed draws anew.
     looks : tuple of Look
         The looks at the scores so far; empty with too few seeds for a verdict.
-    over_clients : tuple of PairedDifference
-        Each method's mean difference over clients, of the clients' means over seeds, with an
-        interval over clients. It describes the clients of these divisions of the data, not other
-        divisions.
     not_distinguished : tuple of str
         The methods that are statistically indistinguishable from the best one.
     min_effect, confidence : float
@@ -231,7 +227,6 @@ class StudyResult:
     guessing: tuple[float, ...]
     seed_draws: SeedDraws
     looks: tuple[Look, ...]
-    over_clients: tuple[PairedDifference, ...]
     not_distinguished: tuple[str, ...]
     min_effect: float
     confidence: float

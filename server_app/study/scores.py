@@ -217,15 +217,6 @@ def find_round_reaching(curve: ScoreCurve, target: float, *, higher_is_better: b
     return next((number for number, score in curve if sign * (score - target) >= 0), None)
 
 
-def average_by_client(runs: Sequence[SeedRun]) -> dict[int, float]:
-    """Return each client's metric, mean over the runs that have it."""
-    found: dict[int, list[float]] = {}
-    for run in runs:
-        for client, value in run.clients.items():
-            found.setdefault(client, []).append(value)
-    return {client: math.fsum(values) / len(values) for client, values in found.items()}
-
-
 def compute_changed_fractions(
     runs: Sequence[SeedRun], baseline_runs: Sequence[SeedRun], sign: float, margin: float
 ) -> tuple[float, float]:

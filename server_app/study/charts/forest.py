@@ -23,7 +23,7 @@ TRANSLUCENT = "rgba(255, 255, 255, 0.75)"
 ROW, FOREST_ENDS = 58, 120
 """Pixels of a row, and of the margins above and below all rows."""
 
-NAME_UP, SEEDS_UP, CLIENTS_UP = 0.34, 0.04, -0.24
+NAME_UP, SEEDS_UP = 0.34, 0.04
 """Offsets from a row's position; rows are 1 apart."""
 
 
@@ -76,8 +76,8 @@ class _ForestRow:
         The factor from differences to the axis's unit.
     seed_values : sequence of float
         The difference in each seed.
-    over_seeds, over_clients : PairedDifference or None
-        The intervals, if there are any.
+    over_seeds : PairedDifference or None
+        The interval, if there is one.
     """
 
     heading: str
@@ -85,18 +85,15 @@ class _ForestRow:
     factor: float
     seed_values: Sequence[float]
     over_seeds: PairedDifference | None
-    over_clients: PairedDifference | None
 
     @property
     def values(self) -> list[float]:
         """All numbers that the axis must include."""
-        intervals = (one for one in (self.over_seeds, self.over_clients) if one is not None)
-        return [*self.seed_values, *(end for one in intervals for end in (one.low, one.high))]
+        one = self.over_seeds
+        return [*self.seed_values, *(() if one is None else (one.low, one.high))]
 
     def build_traces(self, y: float) -> Iterator[go.Scatter]:
         """Yield the traces of the row at ``y``."""
-        if self.over_clients is not None:
-            yield _draw_thin_interval(self.over_clients, self.factor, y + CLIENTS_UP, self.color)
         if self.over_seeds is not None:
             yield _draw_thick_interval(self.over_seeds, self.factor, y + SEEDS_UP, self.color)
         yield _draw_seed_dots(self.seed_values, self.factor, y + SEEDS_UP, self.color)
@@ -105,7 +102,6 @@ class _ForestRow:
 def _build_forest_rows(result: StudyResult) -> list[_ForestRow]:
     unit = get_unit(result)
     over_seeds = _group_by_method(() if result.decision is None else result.decision.differences)
-    over_clients = _group_by_method(result.over_clients)
     rows = []
     for method in rank_methods(result):
         if method.name != result.baseline:
@@ -116,8 +112,7 @@ def _build_forest_rows(result: StudyResult) -> list[_ForestRow]:
                 heading += f"  {unit.format_number(one.difference, signed=True)} ({ends})"
             seed_values = compute_differences_by_seed(result, method)
             color = get_method_color(result, method.name)
-            clients = over_clients.get(method.name)
-            rows.append(_ForestRow(heading, color, unit.factor, seed_values, one, clients))
+            rows.append(_ForestRow(heading, color, unit.factor, seed_values, one))
     return rows
 
 
@@ -141,23 +136,6 @@ def _draw_thick_interval(
         line={"color": add_opacity(color, 0.45), "width": 7},
         marker={"color": color, "size": [0, 13, 0], "symbol": "square", "opacity": 1},
         hovertemplate="over seeds: %{x:.4g}<extra></extra>",
-    )
-
-
-def _draw_thin_interval(
-    interval: PairedDifference, factor: float, y: float, color: str
-) -> go.Scatter:
-    return go.Scatter(
-        x=[factor * interval.low, factor * interval.difference, factor * interval.high],
-        y=[y] * 3,
-        mode="lines+markers",
-        line={"color": color, "width": 1.2},
-        marker={
-            "color": color,
-            "size": [9, 7, 9],
-            "symbol": ["line-ns-open", "diamond-open", "line-ns-open"],
-        },
-        hovertemplate="over clients: %{x:.4g}<extra></extra>",
     )
 
 
@@ -186,13 +164,7 @@ def _format_forest_note(result: StudyResult) -> str:
     dots = "Dots: single seeds, each method beside the baseline with the same seed."
     if result.decision is None:
         return f"{dots} {shaded} There are too few seeds for intervals."
-    clients = ""
-    if result.over_clients:
-        clients = (
-            f" Thin: {level} interval over the clients of these divisions of the data, which "
-            "answers another question."
-        )
     return (
         f"Square and thick bar: mean over seeds with its {level} interval, simultaneous over all "
-        f"methods.{clients} {dots} {shaded}"
+        f"methods. {dots} {shaded}"
     )

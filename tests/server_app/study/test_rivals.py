@@ -107,7 +107,7 @@ def test_the_methods_and_the_budget_are_those_without_rivals(
     _, result = study
     plain = run_study(tmp_path / "plain", table, "personal=false")
     assert plain["rivals"] is None
-    for key in ("comparisons", "seeds", "verdict", "spent", "over_clients"):
+    for key in ("comparisons", "seeds", "verdict", "spent"):
         assert plain[key] == result[key], key
     for one, other in zip(plain["results"], result["results"], strict=True):
         for run, with_rivals in zip(one["runs"], other["runs"], strict=True):
