@@ -66,7 +66,11 @@ def get_folder() -> Path:
     script.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
     script.chmod(0o700)
 
+    owner = os.getpid()
+
     def stop() -> None:
+        if os.getpid() != owner:  # a fork of this process
+            return
         process.terminate()
         process.wait()
         shutil.rmtree(folder)
@@ -85,6 +89,7 @@ def serve(path: Path) -> None:
     """Import the modules, and fork for every call until the parent process ends."""
     parent = os.getppid()
     environment = dict(os.environ)
+    sys.path[0] = str(COMMAND.parent)  # as in the command's script
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen(64)  # so that calls wait for the imports
