@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 from hypothesis import settings
 
+from tests import faster_hydra  # noqa: F401 - for its effect
 from tests import snapshot as snapshots
 from tests.cases import LONG
 

@@ -1,13 +1,11 @@
 """Register the options of every settings group in Hydra's store."""
 
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra.core.config_store import ConfigNode, ConfigStore
-from omegaconf import DictConfig, OmegaConf
+from hydra.core.config_store import ConfigStore
 
 from conf.schema.availability import (
     PATTERN_SCHEMAS,
@@ -111,56 +109,18 @@ BASE_SCHEMAS: Mapping[str, Any] = {"composed": ComposedSettings, "torchvision": 
 """Schemas from which only YAML files inherit."""
 
 
-TUNING_GROUPS = ("strategy", "model")
-"""The groups for whose options ``tuning.yaml`` has values, in the order of ``config.yaml``."""
-
-_TUNING_FILE = Path(__file__).parent.parent / "tuning.yaml"
-TUNING: Mapping[str, Mapping[str, Mapping[str, Any]]] = yaml.load(
-    # The loader in C, which PyYAML lacks on some machines, takes a tenth of the time.
-    _TUNING_FILE.read_text(encoding="utf-8"),
-    Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader),  # noqa: S506 - both are safe
-)
-"""The values that experiments set for one option, by experiment, group and name."""
-
-
-class _LazyNode(ConfigNode):
-    """An entry of Hydra's store, converted to Hydra's form when it is first loaded.
-
-    A composition needs a dozen of the 150 schemas, and converting all takes a tenth of a start.
-    """
-
-    def __init__(self, name: str, schema: Any, group: str | None, package: str | None) -> None:
-        self.name = f"{name}.yaml"
-        self.group = group
-        self.package = package
-        self.provider = None
-        self._schema = schema
-
-    @cached_property
-    def node(self) -> DictConfig:  # type: ignore[override]
-        """The schema in Hydra's form."""
-        node: DictConfig = OmegaConf.structured(self._schema)
-        return node
-
-    def __copy__(self) -> ConfigNode:
-        """Return the plain entry; the store copies an entry to load it."""
-        return ConfigNode(self.name, self.node, self.group, self.package, self.provider)
+TUNING_FILE = Path(__file__).parent.parent / "tuning.yaml"
 
 
 def register_schemas() -> None:
     """Store all options in Hydra, and the values that experiments set for one option."""
-    _store("schema", Settings)
+    store = ConfigStore.instance()
+    store.store(name="schema", node=Settings)
     for group, options in {**OPTION_SCHEMAS, "base": BASE_SCHEMAS}.items():
-        for name, schema in options.items():
-            _store(name, schema, group)
-    for experiment, groups in TUNING.items():
+        for name, node in options.items():
+            store.store(group=group, name=name, node=node)
+    for experiment, groups in yaml.safe_load(TUNING_FILE.read_text(encoding="utf-8")).items():
         for group, settings in groups.items():
-            for name, values in settings.items():
-                _store(name, values, f"tuning/{group}/{experiment}", "_global_")
-
-
-def _store(name: str, schema: Any, group: str | None = None, package: str | None = None) -> None:
-    folder = ConfigStore.instance().repo
-    for part in group.split("/") if group else ():
-        folder = folder.setdefault(part, {})
-    folder[f"{name}.yaml"] = _LazyNode(name, schema, group, package)
+            folder = f"tuning/{group}/{experiment}"
+            for name, node in settings.items():
+                store.store(group=folder, name=name, node=node, package="_global_")

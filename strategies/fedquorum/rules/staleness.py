@@ -9,6 +9,8 @@ Shapes: n is the number of updates that arrived in a round.
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..errors import ParameterError
 from .composition import RuleSet
 from .parameters import NON_NEGATIVE, NON_NEGATIVE_INT, POSITIVE_INT
@@ -54,7 +56,8 @@ class LateUpdates:
 
     def compute_discount(self, staleness: IntArray) -> FloatArray:
         """Return d(s) = (1 + s)^-a, shape (n,)."""
-        discount: FloatArray = (1.0 + staleness) ** -self.staleness_exponent
+        rounds = np.asarray(staleness, dtype=np.float64)
+        discount: FloatArray = np.power(1.0 + rounds, -self.staleness_exponent)
         return discount
 
 
