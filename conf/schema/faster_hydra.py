@@ -1,7 +1,6 @@
 """Spare Hydra's compositions the work whose result is known: import this module before them."""
 
 import copy
-from functools import lru_cache
 from typing import Any
 
 from hydra._internal import defaults_list
@@ -22,14 +21,15 @@ def _create_map_if_needed(overrides: Any, items: list[Any], self_added: bool) ->
     return None
 
 
-@lru_cache(maxsize=512)
-def _load_package_file(package: str, provider: str, config_path: str) -> ConfigResult:
-    return _load_config(ImportlibResourcesConfigSource(provider, package), config_path)
+_loaded_files: dict[tuple[str, str, str], ConfigResult] = {}
 
 
 def _load_copy(self: ImportlibResourcesConfigSource, config_path: str) -> ConfigResult:
     """Return a copy of a file in a package, which Hydra changes as it composes."""
-    loaded = copy.copy(_load_package_file(self.path, self.provider, config_path))
+    key = (self.provider, self.path, config_path)
+    if key not in _loaded_files:
+        _loaded_files[key] = _load_config(self, config_path)
+    loaded = copy.copy(_loaded_files[key])
     loaded.config = copy.deepcopy(loaded.config)
     return loaded
 
