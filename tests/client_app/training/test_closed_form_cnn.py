@@ -103,7 +103,11 @@ def test_the_gradient_is_that_of_autograd(
 
 
 def test_declined_rounds_do_not_add_up_to_errors() -> None:
-    """Half silent recordings in float32: running statistics and gradients are those of float64."""
+    """Half silent recordings in float32: running statistics and gradients are those of float64.
+
+    The terms of some gradients nearly cancel. Their float32 sums are as far off with PyTorch's own
+    gradients, how far depends on the processor.
+    """
     torch.manual_seed(3)
     double = M5((1, 8000), CLASSES, 16).double().train()
     single = M5((1, 8000), CLASSES, 16).train()
@@ -119,10 +123,15 @@ def test_declined_rounds_do_not_add_up_to_errors() -> None:
         into = [torch.zeros_like(p) for p in parameters]
         chain.accumulate(x, y, parameters, into, 1.0)
         found.append([*into, *(b for b in model.buffers() if b.is_floating_point())])
+    loss = torch.nn.functional.cross_entropy(single(single_x), y)
+    torchs = [g.double() for g in torch.autograd.grad(loss, [*single.parameters()])]
     sizes = [tensor.norm() for tensor in found[0]]
-    for exact, tensor, size in zip(*found, sizes, strict=True):
+    for index, (exact, tensor, size) in enumerate(zip(*found, sizes, strict=True)):
         if size > 1e-9:  # biases before a normalization have no gradient
-            assert (tensor.double() - exact).norm() < 2e-5 * size
+            allowed = 2e-5 * size
+            if index < len(torchs):
+                allowed = max(allowed, 1.5 * (torchs[index] * len(y) - exact).norm())
+            assert (tensor.double() - exact).norm() < allowed
 
 
 @pytest.mark.parametrize("threads", [1, 2])
