@@ -9,6 +9,8 @@ Shapes: n is the number of updates that arrived in a round.
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..errors import ParameterError
 from .composition import RuleSet
 from .parameters import NON_NEGATIVE, NON_NEGATIVE_INT, POSITIVE_INT
@@ -54,7 +56,9 @@ class LateUpdates:
 
     def compute_discount(self, staleness: IntArray) -> FloatArray:
         """Return d(s) = (1 + s)^-a, shape (n,)."""
-        discount: FloatArray = (1.0 + staleness) ** -self.staleness_exponent
+        discount: FloatArray = np.power(
+            1.0 + staleness.astype(np.float64), -self.staleness_exponent
+        )
         return discount
 
 

@@ -31,9 +31,7 @@ def under_way(*clients: int, concurrency: int | None = None) -> ClientReports:
 @pytest.mark.parametrize("key", ALL_WEIGHTINGS)
 def test_every_weighting_chooses(key: str) -> None:
     """A rule allows updates of older models, or has a reason of its own; none leaves it open."""
-    kind = ALL_WEIGHTINGS[key]
-    reason = getattr(kind, "traits", None)
-    reason = (kind() if isinstance(reason, property) else kind).traits.late_unsupported_reason
+    reason = ALL_WEIGHTINGS[key]().traits.late_unsupported_reason
     assert (reason == "") == (key in ALLOWED_WEIGHTINGS)
     assert reason != weighting_base.LATE_UNDECLARED
 
@@ -100,4 +98,4 @@ def test_contradictions_are_refused() -> None:
         check_late_rules(RuleSet(drawn, ALL_WEIGHTINGS["data_fraction"]()), LateUpdates())
     for wrong in ({"staleness_exponent": -1.0}, {"max_staleness": -1}, {"concurrency": 0}):
         with pytest.raises(ParameterError):
-            LateUpdates(**wrong)  # type: ignore[arg-type]
+            LateUpdates(**wrong)
