@@ -5,7 +5,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_1samp
 
 from benchmarks.book.verdicts import (
     LEVEL,
@@ -68,6 +67,8 @@ def test_the_whole_effect_is_found_with_enough_seeds() -> None:
 
 def test_one_claim_is_judged_by_students_t() -> None:
     """SciPy's test of the same numbers gives the same p-values."""
+    from scipy.stats import ttest_1samp
+
     values = np.random.default_rng(3).normal(0.8, 1.0, size=7)
     one = summarize(values, PUBLISHED)
     up = ttest_1samp(values, 0.0, alternative="greater").pvalue

@@ -56,8 +56,9 @@ class LateUpdates:
 
     def compute_discount(self, staleness: IntArray) -> FloatArray:
         """Return d(s) = (1 + s)^-a, shape (n,)."""
-        rounds = np.asarray(staleness, dtype=np.float64)
-        discount: FloatArray = np.power(1.0 + rounds, -self.staleness_exponent)
+        discount: FloatArray = np.power(
+            1.0 + staleness.astype(np.float64), -self.staleness_exponent
+        )
         return discount
 
 

@@ -1,7 +1,5 @@
 """Which rules let updates of older models count, and by how much."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from fedquorum.errors import ParameterError
@@ -33,9 +31,7 @@ def under_way(*clients: int, concurrency: int | None = None) -> ClientReports:
 @pytest.mark.parametrize("key", ALL_WEIGHTINGS)
 def test_every_weighting_chooses(key: str) -> None:
     """A rule allows updates of older models, or has a reason of its own; none leaves it open."""
-    kind: Any = ALL_WEIGHTINGS[key]
-    is_own = isinstance(kind.traits, property)
-    reason = (kind() if is_own else kind).traits.late_unsupported_reason
+    reason = ALL_WEIGHTINGS[key]().traits.late_unsupported_reason
     assert (reason == "") == (key in ALLOWED_WEIGHTINGS)
     assert reason != weighting_base.LATE_UNDECLARED
 
@@ -100,11 +96,6 @@ def test_contradictions_are_refused() -> None:
     drawn = AllClients(Sampling(priority_samples=3))
     with pytest.raises(ParameterError, match="priority_samples must be None with late_replies"):
         check_late_rules(RuleSet(drawn, ALL_WEIGHTINGS["data_fraction"]()), LateUpdates())
-    mistakes: tuple[dict[str, Any], ...] = (
-        {"staleness_exponent": -1.0},
-        {"max_staleness": -1},
-        {"concurrency": 0},
-    )
-    for wrong in mistakes:
+    for wrong in ({"staleness_exponent": -1.0}, {"max_staleness": -1}, {"concurrency": 0}):
         with pytest.raises(ParameterError):
             LateUpdates(**wrong)

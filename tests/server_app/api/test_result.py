@@ -28,7 +28,7 @@ TYPES_OF_CLIENTS = {
     "priority": "bool",
     **dict.fromkeys(("status", "reason"), "string"),
     "num_examples": "Int64",
-    "num_draws": "Int32",
+    **dict.fromkeys(("num_draws", "start_round", "staleness"), "Int32"),
 }
 
 
