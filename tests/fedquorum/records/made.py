@@ -27,6 +27,7 @@ from fedquorum.rules.decisions import (
     ClientEvaluation,
     RoundReport,
 )
+from fedquorum.rules.metrics import AVERAGE_PRECISION
 from fedquorum.rules.types import Objective, RoundPlan
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
@@ -226,7 +227,8 @@ def write_table(run: Path, folder: str, rows: Sequence[Mapping[str, Any]]) -> No
     schema = SCHEMAS[folder]
     if folder == "evaluations":
         models = [model for model in PERSONAL_MODELS if rows and f"{model}_epochs" in rows[0]]
-        schema = build_schema(list_evaluation_columns(models))
+        has_precision = bool(rows) and any(AVERAGE_PRECISION in name for name in rows[0])
+        schema = build_schema(list_evaluation_columns(models, has_average_precision=has_precision))
     (run / folder).mkdir(exist_ok=True)
     for path in (run / folder).glob("*.parquet"):
         path.unlink()
