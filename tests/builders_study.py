@@ -20,7 +20,8 @@ BASE = (0.70, 0.62, 0.80, 0.75, 0.65)
 
 NEW_DATA = SeedDraws(True, True, True, True, 0.25)
 DIVIDED_ANEW = SeedDraws(False, True, True, True, 0.3125)
-"""The seeds' draws of generated data, and of a table without a test set."""
+SAME_TEST_ROWS = SeedDraws(False, False, True, True, 0.2)
+"""The seeds' draws of generated data, of a table without a test set, and with one."""
 
 
 def add_to_baseline(*points: float) -> list[float]:

@@ -225,11 +225,10 @@ def _describe_verdict(result: StudyResult) -> str:
     if decision.verdict == NO_DIFFERENCE:
         if any(one.low < -result.min_effect for one in decision.differences):
             return _describe_no_improvement(result, decision)
-        baseline, margin = format_method_name(result.baseline), _format_margin(result)
         return (
-            f"No method differs from {baseline} by more than {margin} "
-            f"for {describe_score_clients(result)} ({format_percent(result.confidence)} intervals, "
-            f"{decision.seeds} seeds)."
+            f"For {describe_score_clients(result)}, keep {format_method_name(result.baseline)}: "
+            f"{_describe_scope(result)}, no method differs from it by more than "
+            f"{_format_margin(result)} ({_format_intervals(result, decision)})."
         )
     is_open = decision.verdict == UNDECIDED
     return (_describe_undecided if is_open else _describe_winner)(result, decision)
@@ -246,20 +245,20 @@ def _describe_no_usable_model(result: StudyResult, decision: Decision) -> str:
     in_unit = f" {unit.percent_or_unit}".rstrip()
     guess, score = fmean(result.guessing), unit.sign * means[best]
     return (
-        f"No common model is usable here: for {describe_score_clients(result)}, none is surely "
-        f"better than guessing ({format_percent(result.confidence)} intervals, "
-        f"{decision.seeds} seeds). Guessing has {unit.metric} "
+        f"For {describe_score_clients(result)}, no common model is usable: "
+        f"{_describe_scope(result)}, none is surely better than guessing "
+        f"({_format_intervals(result, decision)}). Guessing has {unit.metric} "
         f"{unit.format_number(guess)}{in_unit}, and the best method, {format_method_name(best)}, "
-        f"{unit.format_number(score)}{in_unit}. "
-        "More rows for each client, more rounds or another model would help."
+        f"{unit.format_number(score)}{in_unit}. More rows for each client, more rounds or another "
+        "model would help."
     )
 
 
 def _describe_winner(result: StudyResult, decision: Decision) -> str:
     one = next(c for c in decision.differences if c.method == decision.verdict)
     first = (
-        f"{format_method_name(one.method)} is best for {describe_score_clients(result)}: "
-        f"{_describe_difference(result, one, 'its')} "
+        f"For {describe_score_clients(result)}, use {format_method_name(one.method)}: "
+        f"{_describe_scope(result)}, {_describe_difference(result, one, 'its')} "
         f"({_format_evidence(result, decision, one)})."
     )
     others = [format_method_name(name) for name in result.not_distinguished if name != one.method]
@@ -272,13 +271,14 @@ def _describe_undecided(result: StudyResult, decision: Decision) -> str:
     one, baseline = decision.best, format_method_name(result.baseline)
     ahead = "" if one.difference > 0 else f"no method comes out ahead of {baseline}, and "
     first = (
-        f"Undecided for {describe_score_clients(result)}: "
+        f"Undecided for {describe_score_clients(result)}, so keep {baseline} for now: "
         f"{ahead}{_describe_difference(result, one)}"
     )
     evidence = _format_evidence(result, decision, one)
     then = _describe_seeds_needed(result, decision)
     if one.high > result.min_effect:
-        return f"{first}, but this may be chance ({evidence}). {then}"
+        scope = _describe_scope(result)
+        return f"{first}, but {scope} this may be chance ({evidence}). {then}"
     open_one = max(decision.differences, key=lambda other: other.high)
     return (
         f"{first} ({evidence}), but {format_method_name(open_one.method)} may be up to "
@@ -296,10 +296,22 @@ def _describe_no_improvement(result: StudyResult, decision: Decision) -> str:
     ]
     baseline, clients = format_method_name(result.baseline), describe_score_clients(result)
     return (
-        f"Nothing beats {baseline}: for {clients}, no method is better by more "
-        f"than {_format_margin(result)} ({format_percent(result.confidence)} intervals, "
-        f"{decision.seeds} seeds), and {join_words(below)} may be worse by more than that."
+        f"For {clients}, keep {baseline}: {_describe_scope(result)}, no method is better by more "
+        f"than {_format_margin(result)} ({_format_intervals(result, decision)}), and "
+        f"{join_words(below)} may be worse by more than that."
     )
+
+
+def _describe_scope(result: StudyResult) -> str:
+    """Name the rows for which the verdict holds."""
+    draws = result.seed_draws
+    if draws.data:
+        return "on new data"
+    return "on new rows of these clients" if draws.correction else "on these test rows"
+
+
+def _format_intervals(result: StudyResult, decision: Decision) -> str:
+    return f"{format_percent(result.confidence)} intervals, {decision.seeds} seeds"
 
 
 def _describe_seeds_needed(result: StudyResult, decision: Decision) -> str:

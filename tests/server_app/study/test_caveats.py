@@ -26,12 +26,18 @@ from server_app.study.caveats import (
     read_last_evaluations,
 )
 from server_app.study.result import MethodResult, Trial
-from tests.builders_study import BASE, DIVIDED_ANEW, NEW_DATA, make_curve, make_method_result
+from tests.builders_study import (
+    BASE,
+    DIVIDED_ANEW,
+    NEW_DATA,
+    SAME_TEST_ROWS,
+    make_curve,
+    make_method_result,
+)
 from tests.fedquorum.records.made import load_all, make_round_line, make_run, write_table
 from tests.snapshot import Snapshot
 
 MANY = tuple(LastEvaluation(client, 50, 50, 0.5) for client in range(30))
-SAME_TEST_ROWS = SeedDraws(False, False, True, True, 0.2)
 RANGES = {"client.lr": (0.001, 1.0, True), "strategy.epsilon": (0.0, 0.5, False)}
 
 

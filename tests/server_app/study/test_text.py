@@ -16,7 +16,13 @@ from server_app.study.text import (
     join_words,
     to_possessive,
 )
-from tests.builders_study import BASE, DIVIDED_ANEW, add_to_baseline, make_study_answer
+from tests.builders_study import (
+    BASE,
+    DIVIDED_ANEW,
+    SAME_TEST_ROWS,
+    add_to_baseline,
+    make_study_answer,
+)
 from tests.snapshot import Snapshot, join_sections
 
 LOWER = {"fedavg": BASE, "fedau": [score - 0.02 for score in BASE]}
@@ -28,6 +34,16 @@ VERDICTS = {
     ),
     "a winner where lower is better": make_study_answer(LOWER, metric="loss"),
     "a winner by a metric without a unit": make_study_answer(LOWER, metric="rmse"),
+    "a winner on new rows": make_study_answer(
+        {"fedavg": BASE, "fedau": add_to_baseline(5, 5.1, 5, 4.9, 5)}, draws=DIVIDED_ANEW
+    ),
+    "a winner on the same test rows": make_study_answer(
+        {"fedavg": BASE, "fedau": add_to_baseline(5, 5.1, 5, 4.9, 5)}, draws=SAME_TEST_ROWS
+    ),
+    "no usable model": make_study_answer(
+        {"fedavg": BASE, "fedau": add_to_baseline(5, 5.1, 5, 4.9, 5)},
+        guessing=add_to_baseline(5, 5, 5, 5, 5),
+    ),
     "no difference": make_study_answer(
         {"fedavg": BASE, "mifa": add_to_baseline(0.1, 0, 0.1, -0.1, 0)}
     ),
@@ -53,7 +69,7 @@ VERDICTS = {
 
 
 def test_every_verdict(snapshot: Snapshot) -> None:
-    """Each names the clients, the difference, its interval and, if undecided, the needed seeds."""
+    """Each says for whom, what to do, for which rows, and how sure that is."""
     verdicts = {name: format_verdict(result) for name, result in VERDICTS.items()}
     snapshot("study/verdicts.txt", join_sections(verdicts))
 
@@ -83,13 +99,13 @@ def test_the_verdict_is_stated_although_another_has_the_larger_mean() -> None:
         "fedau": add_to_baseline(1, 1.1, 1, 0.9, 1),
         "known_statistics": add_to_baseline(15, 0, 0, 0, 0),
     }
-    assert format_verdict(make_study_answer(scores)).startswith("FedAU is best")
+    assert format_verdict(make_study_answer(scores)).startswith("For all clients, use FedAU: ")
 
 
 def test_a_sentence_begins_with_a_capital() -> None:
-    """Also if the method's name starts with a small letter."""
-    scores = {"fedavg": BASE, "known_statistics": add_to_baseline(2.0, 3.0, 1.8, 2.2, 2.4)}
-    assert format_verdict(make_study_answer(scores)).startswith("Known statistics is best")
+    """Also if its clients' name starts with a small letter."""
+    result = make_study_answer({"fedavg": BASE, "mifa": add_to_baseline(2, 3, 1.8, 2.2, 2.4)})
+    assert format_verdict(replace(result, goal="priority")).startswith("For all clients, use MIFA")
 
 
 @pytest.mark.parametrize(
