@@ -33,6 +33,7 @@ from client_app.evaluation.evaluator import CachedEvaluator
 from client_app.evaluation.passes import ClientMetrics
 from client_app.node.client import FederatedClient
 from client_app.training.local_sgd import Arrays
+from client_app.training.sequential import Rounds, list_rounds
 from client_app.training.trainer import Trainer
 from conf.compose import compose_overrides
 from server_app.runs.loop import run_rounds
@@ -207,11 +208,13 @@ def spoil(monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
         return join(self, parameters, task)
 
     def spoilt(
-        self: Trainer, arrays: Arrays, clients: Sequence[int], t: int, use: Any, **further: Any
+        self: Trainer, arrays: Arrays, clients: Sequence[int], t: Rounds, use: Any, **further: Any
     ) -> Iterable[Any]:
+        rounds = list_rounds(t, len(clients))
+
         def spoil_and_use(indices: list[int], models: list[torch.Tensor]) -> Any:
             for i, index in enumerate(indices):
-                rng = make_generator(case.number, "spoilt", t, clients[index])
+                rng = make_generator(case.number, "spoilt", rounds[index], clients[index])
                 if rng.random() < 0.1:
                     models[0][i].flatten()[0:1] = float(rng.choice(SPOILT))
             return use(indices, models)
