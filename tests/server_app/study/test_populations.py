@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from server_app.cli.study import start_study
 from tests.cases import is_long
@@ -58,4 +57,6 @@ def find_better(folder: Path, number: int) -> bool:
 def test_equal_methods_are_rarely_told_apart(tmp_path: Path) -> None:
     """Of 200 populations, no more than chance allows where 3.5 % are."""
     named = sum(find_better(tmp_path, number) for number in range(POPULATIONS))
-    assert named <= stats.binom.ppf(0.999, POPULATIONS, MAX_NAMED)
+    from scipy.stats import binom
+
+    assert named <= binom.ppf(0.999, POPULATIONS, MAX_NAMED)
