@@ -110,6 +110,8 @@ class SuperNode:
         contents = {
             each.object_id: self._pull(each.object_id) for each in iterate_object_tree(tree)
         }
+        if not all(contents.values()):
+            return None  # the message expired meanwhile
         message = inflate_object_from_contents(tree.object_id, contents)
         assert isinstance(message, Message)
         message.metadata.__dict__["_message_id"] = stored.metadata.message_id
@@ -120,10 +122,12 @@ class SuperNode:
         return message
 
     def _pull(self, object_id: str) -> bytes:
-        """Return an object, which may still be uploading."""
+        """Return an object, which may still be uploading; empty if it was deleted."""
         request = PullObjectRequest(node=self._node, run_id=self._link.run_id, object_id=object_id)
-        while not (found := fleet_handlers.pull_object(request, self._link.state)).object_available:
+        found = fleet_handlers.pull_object(request, self._link.state)
+        while found.object_found and not found.object_available:
             time.sleep(0.001)
+            found = fleet_handlers.pull_object(request, self._link.state)
         content: bytes = found.object_content
         return content
 

@@ -112,7 +112,8 @@ class ReplyReader:
     def discard_expired(self, expired: Mapping[str, float]) -> None:
         """Let the SuperLink delete messages without a reply, once they expire there.
 
-        The SuperLink stores a message, and the model in it, until its reply is pulled.
+        The SuperLink stores a message until its reply is pulled, and the model in it until a node
+        receives it: one that left never does.
 
         Parameters
         ----------
@@ -130,8 +131,8 @@ class ReplyReader:
             found = self._pull_stored(due)
         except httpx.HTTPError:
             return  # the SuperLink deletes them with the run
-        for stored, _ in found:
-            self._confirm_received(stored.metadata)
+        for message_id in (*due, *(stored.metadata.message_id for stored, _ in found)):
+            self._confirm_received(message_id)
 
     def _pull_stored(self, keys: Sequence[str]) -> list[tuple[Any, ObjectTree]]:
         try:
@@ -215,14 +216,14 @@ class ReplyReader:
     def _finish_upload(self, metadata: Metadata, reply: Message | Exception) -> None:
         """Deliver a reply, and let the SuperLink delete its objects."""
         self._deliver(metadata.reply_to_message_id, reply)
-        self._confirm_received(metadata)
+        self._confirm_received(metadata.message_id)
 
-    def _confirm_received(self, metadata: Metadata) -> None:
-        """Let the SuperLink delete the objects of a reply."""
+    def _confirm_received(self, message_id: str) -> None:
+        """Let the SuperLink delete the objects of a message."""
         request = ConfirmMessageReceivedRequest(
             node=self._grid.node,
             run_id=self._grid.run.run_id,
-            message_object_id=metadata.message_id,
+            message_object_id=message_id,
         )
         try:
             self._grid._runtime_client.ConfirmMessageReceived(request)

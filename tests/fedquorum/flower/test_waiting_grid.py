@@ -476,9 +476,10 @@ def test_a_message_expires_at_its_deadline() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:No path_separator found:DeprecationWarning")  # Flower's Alembic
+@pytest.mark.parametrize("receives", [True, False])
 @pytest.mark.parametrize("database", ["superlink.db", FLWR_IN_MEMORY_DB_NAME])
 def test_the_superlink_deletes_messages_without_a_reply(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: str, receives: bool
 ) -> None:
     """Otherwise each would keep the model of its round until the run ends."""
     monkeypatch.chdir(tmp_path)
@@ -489,7 +490,8 @@ def test_the_superlink_deletes_messages_without_a_reply(
 
     with Federation(behave_honestly, mute, database=database) as federation:
         grid, state = federation.grid, federation.link.state
-        assert grid.send_and_collect(make_messages(federation.nodes[1:]), timeout=SOON) == []
+        silent = federation.nodes[1] if receives else federation.link.connect_node()
+        assert grid.send_and_collect(make_messages([silent]), timeout=SOON) == []
         time.sleep(0.3)
         objects = vars(state.object_store)["store"]
         until = time.monotonic() + ENOUGH
