@@ -34,6 +34,10 @@ AVAILABILITY, ALWAYS, AT_RANDOM = "availability", "always", "bernoulli"
 RESERVED_SETTINGS = ("strategy", "resume", "engine.stop_after_round")
 """Settings that the study itself chooses for its runs."""
 
+REASON_FOR_AUROC = (
+    f"one of two classes has more than {100 * LARGE_CLASS:.0f} % of the rows, so accuracy says "
+    "little (evaluation.metric=accuracy compares by accuracy)"
+)
 SCORE_STATISTICS = ("average", "worst", "best", "worst10", "best10")
 """Statistics over clients that a score may name, beside the mean by data."""
 
@@ -54,6 +58,8 @@ class Candidate:
         The runs with the tuned values, one per seed.
     exclusion_reason : str
         The reason for excluding it from the comparison; empty while it is compared.
+    restarted : SeedRun or None
+        Of the baseline, a run with the data of its first run and another start.
     """
 
     method: StudyMethod
@@ -62,6 +68,7 @@ class Candidate:
     tuning: MethodTuning
     runs: list[SeedRun] = field(default_factory=list)
     exclusion_reason: str = ""
+    restarted: SeedRun | None = None
 
 
 @dataclass(frozen=True)

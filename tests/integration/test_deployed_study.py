@@ -121,7 +121,7 @@ def test_a_study_of_devices(deployment: Deployment, capfd: pytest.CaptureFixture
     for seed in () if is_long() else range(4, 3 + SEEDS):
         for strategy in ("fedavg", "qfedavg"):
             simulate(study, strategy, seed, pooled)
-    words = f"goal=average methods=[qfedavg] trials=0 budget={2 * SEEDS}runs {ON_DEVICES}"
+    words = f"goal=average methods=[qfedavg] trials=0 budget={2 * SEEDS + 1}runs {ON_DEVICES}"
     arguments = [*words.split(), f"output={study}"]
     with interrupted_after_a_round(study / "0"):
         start_study(arguments)

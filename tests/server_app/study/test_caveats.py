@@ -9,6 +9,7 @@ from typing import cast
 
 import numpy as np
 import pytest
+from fedquorum.records.client_names import ClientNames
 from numpy.typing import NDArray
 
 from client_app.data import FederatedData
@@ -177,7 +178,13 @@ def test_only_the_first_ids_are_named() -> None:
 
 
 def test_the_worst_tenth_of_few_clients_is_one() -> None:
-    """Of 19 clients, a tenth is floor(19 / 10) = 1; of 20, it is 2."""
+    """Of 19 clients, a tenth is floor(19 / 10) = 1; of 20, it is 2. The caveat names the client."""
+    few = [*MANY[:17], replace(MANY[17], metric=0.2), replace(MANY[18], metric=math.nan)]
+    (caveat, _) = find_run_caveats(few, "accuracy", ClientNames({17: "Oslo"}))
+    assert "18 evaluated clients" in caveat
+    assert caveat.endswith("client Oslo.")
+    (caveat, _) = find_run_caveats(few, "rmse")
+    assert caveat.endswith("client 0.")
     (caveat,) = find_run_caveats(MANY[:19], "accuracy")
     assert "19 evaluated clients" in caveat
     assert find_run_caveats(MANY[:20], "accuracy") == ()
