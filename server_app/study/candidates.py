@@ -28,10 +28,11 @@ from server_app.study.settings import StudySettings
 from server_app.study.tuning import MethodTuning
 
 VALIDATION_KEY, METRIC_KEY = "data.validation_fraction", "evaluation.metric"
+VALIDATION_SEED_KEY = "data.validation_seed"
 NUM_BINARY = 2
 DEFAULT_SETTINGS = {"experiment": "custom", VALIDATION_KEY: "0.2"}
 AVAILABILITY, ALWAYS, AT_RANDOM = "availability", "always", "bernoulli"
-RESERVED_SETTINGS = ("strategy", "resume", "engine.stop_after_round")
+RESERVED_SETTINGS = ("strategy", "resume", "engine.stop_after_round", VALIDATION_SEED_KEY)
 """Settings that the study itself chooses for its runs."""
 
 SCORE_STATISTICS = ("average", "worst", "best", "worst10", "best10")
@@ -134,6 +135,9 @@ def build_comparison(overrides: Sequence[str], study: StudySettings) -> MethodCo
     overrides = _add_availability(overrides, baseline, study)
     first = compose_overrides(_merge_overrides(overrides, baseline.overrides)).settings
     _check_settings(first, study)
+    if study.trials != 0:
+        # No seed of the comparison tests a row by which the tuning has chosen.
+        overrides = (*overrides, f"{VALIDATION_SEED_KEY}={first.seed}")
     metric = get_evaluation_metric(first)
     score = _resolve_score(study, first, metric)
     better = get_metric(metric).higher_is_better

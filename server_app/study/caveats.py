@@ -348,7 +348,7 @@ def find_comparison_caveats(
         _describe_tuning_noise(compared, unit, margin),
         _describe_few_seeds(compared),
         _describe_late_gains(compared, unit, margin),
-        _describe_test_rows(draws),
+        _describe_test_rows(draws, is_tuned=any(method.trials for method in compared)),
     )
     return tuple(sentence for sentence in found if sentence)
 
@@ -457,8 +457,8 @@ def _find_late_rounds(curve: ScoreCurve) -> tuple[int, int]:
     return (before or [last])[-1], last
 
 
-def _describe_test_rows(draws: SeedDraws) -> str:
-    if draws.data:
+def _describe_test_rows(draws: SeedDraws, *, is_tuned: bool) -> str:
+    if draws.data or (draws.test_rows and not is_tuned):
         return ""
     if not draws.test_rows:
         return (
@@ -466,8 +466,8 @@ def _describe_test_rows(draws: SeedDraws) -> str:
             "of these clients they would be wider."
         )
     return (
-        "Each seed, also in the tuning, divides the same rows anew: the tuning used rows that "
-        "later runs test."
+        "Each seed, also in the tuning, divides the same rows anew: the tuning trained on rows "
+        "that later runs test, but it chose by others."
     )
 
 

@@ -378,10 +378,15 @@ def test_a_gain_of_curves_without_a_tenth() -> None:
     ],
 )
 def test_seeds_that_share_their_rows(draws: SeedDraws, part: str) -> None:
-    """Generated data shares none."""
-    caveats = find_run_comparison_caveats([make_method_result("fedavg", BASE * 2)], draws=draws)
+    """Generated data shares none, and without a tuning no run tests rows of another kind."""
+    trials = [Trial((), "completed", 0.7, ())]
+    tuned = [make_method_result("fedavg", BASE * 2, trials=trials)]
+    caveats = find_run_comparison_caveats(tuned, draws=draws)
     assert len(caveats) == bool(part)
     assert part in "".join(caveats)
+    untuned = [make_method_result("fedavg", BASE * 2)]
+    expected = () if draws.test_rows else caveats
+    assert find_run_comparison_caveats(untuned, draws=draws) == expected
 
 
 # --- texts ------------------------------------------------------------------------------------
@@ -407,7 +412,10 @@ def test_every_caveat(snapshot: Snapshot) -> None:
                 make_twice_tuned_method("mifa", 0.4, ahead=0.15),
             ]
         ),
-        *find_run_comparison_caveats([make_rising_method("mifa", by=0.03)], draws=DIVIDED_ANEW),
+        *find_run_comparison_caveats(
+            [replace(make_rising_method("mifa", by=0.03), trials=tuple(FAILED))],
+            draws=DIVIDED_ANEW,
+        ),
         *find_run_comparison_caveats(
             [make_method_result("fedavg", BASE * 2)], draws=SAME_TEST_ROWS
         ),

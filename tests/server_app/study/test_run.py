@@ -264,6 +264,7 @@ def test_a_method_that_fails_is_left_out(tmp_path: Path) -> None:
     [
         (("strategy=fedau",), r"strategy must be left to the study \(methods=\[\.\.\.\] says"),
         (("seed=1,2",), "seed must have one value in a study, got seed=1,2"),
+        (("data.validation_seed=4",), "data.validation_seed must be left to the study, got"),
         (("data.validation_fraction=0",), "data.validation_fraction must be above 0 in a study"),
         (("data.priority=all",), "data.priority must name the clients that goal=priority is"),
         (("evaluation.clients=priority",), "evaluation.clients must be all in a study"),
@@ -348,6 +349,25 @@ def choose_score(labels: list[int], *overrides: str, **options: Any) -> str:
     data = cast("FederatedData", TwoClients(labels))
     chosen = choose_metric(common, comparison, study, data)
     return build_comparison((*common, *chosen), study).score
+
+
+@pytest.mark.parametrize(
+    ("words", "trials", "expected"),
+    [
+        ((), None, 1),
+        (("seed=7",), 3, 7),
+        ((), 0, None),
+    ],
+)
+def test_no_seed_tests_rows_by_which_the_tuning_chooses(
+    words: tuple[str, ...], trials: int | None, expected: int | None
+) -> None:
+    """All runs validate the rows of the tuning's first seed, unless nothing is tuned."""
+    study = StudySettings("average", "1h", ["term"], trials=trials)
+    common = collect_common_overrides(map(parse_override, (*SMALL, *words)))
+    comparison = build_comparison(common, study)
+    found = {candidate.settings.data.validation_seed for candidate in comparison.candidates}
+    assert found == {expected}
 
 
 def test_auroc_decides_where_one_of_two_classes_has_most_rows() -> None:
