@@ -279,7 +279,7 @@ def test_a_users_config_cannot_set_keys_of_the_protocol() -> None:
     """Other keys are added; keys of the protocol can be neither set nor added."""
     content = encode_train_request(ArrayRecord(), replace(TRAIN, plan=RoundPlan((4, 6))))
     before = decode_train_request(content, (4, 6))
-    users = {"lr": [0.1, 0.2, 0.3], "epsilon": 0.0, "keeps-model": True, "server-round": 9}
+    users = {"lr": [0.1, 0.2, 0.3], "epsilon": 0.0, "finetune-epochs": 3, "server-round": 9}
     add_user_config(content, users | {"protocol": 1, "client-id": [4], "by-data": True})
     assert decode_train_request(content, (4, 6)) == before
     assert content.config_records["config"]["lr"] == [0.1, 0.2, 0.3]
