@@ -1,7 +1,7 @@
 """Print the terms of FedALIGN's convergence bound: ``python -m benchmarks.bound DIR ...``.
 
-The terms come from runs, and from the local optima of local-only runs beside them. They need the
-runs' data.
+The terms come from runs, and from the losses of clients that train alone in one of them
+(``evaluation.alone_epochs``). They need the runs' data.
 
 Theorem 1 bounds E F(w_T) - F* by (C_1 + C_2 theta_T Gamma) / (T + gamma) + rho_T. theta_T (eq. 7)
 falls and rho_T (eq. 8) grows with what the gate admits::
@@ -20,10 +20,10 @@ gamma = E, the least that max(8 L / mu, E) can be, so that this is the most that
 p_k I_k,t / (1 + A_t) is the weight in the clients table. L and mu are unknown, so rho_T is in units
 of 2 L / mu, in nats.
 
-Estimated from simulated runs of one experiment, seed, data and model: w* is the last model, of
-any run that aggregates, with the lowest F on the priority clients' training data; F_k* is the
-lowest training loss that client k reaches in the local-only run, or F_k(w*) where that is lower,
-so that Gamma_k >= 0. Both overestimate their optimum unless trained to the end.
+Estimated from simulated runs of one experiment, seed, data and model: w* is the last model of any
+run with the lowest F on the priority clients' training data; F_k* is the training loss of the model
+that client k trains alone, or F_k(w*) where that is lower, so that Gamma_k >= 0. Both overestimate
+their optimum unless trained to the end.
 """
 
 import argparse
@@ -40,8 +40,8 @@ import torch
 from fedquorum.errors import FedQuorumError
 from fedquorum.records.reader import Run, read_dataset, read_runs
 from fedquorum.records.settings import DATA_LOCATION_KEYS
-from fedquorum.report.methods import is_local_only
 from fedquorum.report.terminal import create_console
+from fedquorum.rules.decisions import ALONE, EPOCH_SETTINGS
 from fedquorum.sanitize import MAX_LINE_LENGTH, sanitize
 from rich.markup import escape
 from rich.table import Table
@@ -93,10 +93,10 @@ class BoundTerms:
 
 
 def compute_bound_terms(runs: Iterable[Run]) -> tuple[BoundTerms, ...]:
-    """Return the terms of every completed run with a local-only run in its group.
+    """Return the terms of every completed run in whose group clients also train alone.
 
-    Runs form a group if experiment, seed, data and model agree. Runs without a gate's
-    theta_T, and the local-only runs themselves, have no terms.
+    Runs form a group if experiment, seed, data and model agree. Runs without a gate's theta_T have
+    no terms.
 
     Raises
     ------
@@ -124,24 +124,23 @@ def _build_group_key(run: Run) -> str:
 
 
 def _compute_terms(runs: Sequence[Run]) -> Iterable[BoundTerms]:
-    local_only_runs = [run for run in runs if is_local_only(run.strategy)]
-    aggregating = [run for run in runs if not is_local_only(run.strategy)]
-    if not local_only_runs or not aggregating:
+    lowest = find_lowest_losses(runs)
+    if not lowest:
         return
     data, settings = reload_data(runs[0])
-    losses = {run.directory: evaluate_training_losses(run, settings, data) for run in aggregating}
+    losses = {run.directory: evaluate_training_losses(run, settings, data) for run in runs}
     population = build_population(settings, data)
     counts = {
         k: population.get_priority_weight(k) * len(data.get_client(k).y_train)
         for k in population.priority
     }
     optimum = min(
-        aggregating, key=lambda run: sum(n * losses[run.directory][k] for k, n in counts.items())
+        runs, key=lambda run: sum(n * losses[run.directory][k] for k, n in counts.items())
     )
     at_optimum = losses[optimum.directory]
     others = (k for k in range(data.num_clients) if k not in population.priority)
-    gamma = compute_optimality_gaps(at_optimum, find_lowest_losses(local_only_runs), others)
-    for run in aggregating:
+    gamma = compute_optimality_gaps(at_optimum, lowest, others)
+    for run in runs:
         theta = compute_theta_terms(run)
         if theta is not None:
             weights, admitted = read_non_priority_weights(run)
@@ -203,13 +202,13 @@ def evaluate_training_losses(run: Run, settings: Settings, data: FederatedData) 
 
 
 def find_lowest_losses(runs: Iterable[Run]) -> dict[int, float]:
-    """Return each client's lowest F_k before training, over all rounds."""
+    """Return the lowest training loss of each client's models alone, empty without any."""
     lowest: dict[int, float] = {}
-    for run in runs:
-        table = read_dataset(run.directory / "clients", ["client", "loss"])
-        for row in table.to_pylist():
-            if row["loss"] is not None:
-                lowest[row["client"]] = min(lowest.get(row["client"], row["loss"]), row["loss"])
+    for run in (run for run in runs if run.settings.get(EPOCH_SETTINGS[ALONE])):
+        table = read_dataset(run.directory / "evaluations", ["client", f"{ALONE}_loss"])
+        for client, loss in (row.values() for row in table.to_pylist()):
+            if loss is not None:
+                lowest[client] = min(lowest.get(client, loss), loss)
     return lowest
 
 
@@ -259,7 +258,7 @@ def build_bound_table(terms: Sequence[BoundTerms]) -> Table:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print the table of all runs below the folders that have a local-only run beside them."""
+    """Print the table of all runs below the folders beside which clients also train alone."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.bound", description="Print the terms of FedALIGN's bound."
     )
@@ -275,7 +274,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for problem in problems:
         print(sanitize(problem, MAX_LINE_LENGTH), file=sys.stderr)
     if not terms:
-        sys.exit("no run has a local-only run of its experiment, seed and data beside it")
+        sys.exit("no run has one with evaluation.alone_epochs of its experiment and data beside it")
     create_console().print(build_bound_table(terms))
 
 

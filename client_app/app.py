@@ -8,7 +8,6 @@ import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from logging import ERROR, WARNING
 from typing import Any, TypeVar
@@ -26,18 +25,15 @@ from fedquorum.flower.codec import (
     TrainResult,
     TrainTask,
     check_query,
-    decode_arrays,
     decode_evaluate_request,
     decode_selected_clients,
     decode_start_models,
     decode_train_request,
-    encode_arrays,
     encode_evaluate_reply,
     encode_hosted_clients,
     encode_train_reply,
     is_inquiry,
 )
-from fedquorum.flower.validation import find_number_problem
 from fedquorum.sanitize import abbreviate
 from fedquorum.server.exact_sum import ExponentBins
 from flwr.app import Context, Error, Message
@@ -139,28 +135,6 @@ def _compute_fingerprint(context: Context) -> Mapping[str, Any]:
 app = ClientApp(mods=[_mask_error_text, _apply_policy, _check_own_data])
 
 
-@dataclass(frozen=True)
-class StoredModel:
-    """A client's model between rounds, stored in its node's Flower context."""
-
-    context: Context
-    client: int
-
-    @property
-    def _key(self) -> str:
-        # With the run's id, because Flower shares a context between the runs of a series.
-        return f"own-model-{self.context.run_id}-{self.client}"
-
-    def load(self, start: NamedArrays) -> NamedArrays:
-        """Return the stored model, or ``start`` before the first round."""
-        stored = self.context.state.array_records.get(self._key)
-        return start if stored is None else decode_arrays(stored)
-
-    def save(self, arrays: NamedArrays) -> None:
-        """Store the model for the next round."""
-        self.context.state[self._key] = encode_arrays(arrays)
-
-
 @app.query()
 def handle_query(message: Message, context: Context) -> Message:
     """Reply with the ids of the clients that this node hosts."""
@@ -199,9 +173,6 @@ def handle_train(message: Message, context: Context) -> Message:
         return _answer_inquiry(message, context)
     node, hosted = _load_hosted(message, context)
     arrays, tasks = decode_train_request(message.content, hosted)
-    # Local models differ by client and stay here: no pass and no reply is shared.
-    if any(task.trains_local_model for task in tasks):
-        return _train_stored_models(message, context, node, arrays, tasks)
     others = decode_start_models(message.content, tasks)
     starts = {client: list(model.values()) for client, model in others.items()}
     received = list(arrays.values())
@@ -229,32 +200,6 @@ def _answer_inquiry(message: Message, context: Context) -> Message:
     _, hosted = _get_node(context)
     _, clients = decode_selected_clients(message.content, hosted)
     results = [TrainResult(client, Status.DONE) for client in clients]
-    return Message(encode_train_reply(results), reply_to=message)
-
-
-def _train_stored_models(
-    message: Message,
-    context: Context,
-    node: Node,
-    arrays: NamedArrays,
-    tasks: Sequence[TrainTask],
-) -> Message:
-    """Return the reply of clients that store their models locally."""
-
-    def join_and_train(client: FederatedClient, task: TrainTask) -> TrainResult:
-        stored = StoredModel(context, client.client_id)
-        start = list(stored.load(arrays).values())
-        result = client.evaluate_and_decide(start, task)
-        if result.status is Status.DONE:
-            trained = dict(zip(arrays, client.train(start, task), strict=True))
-            # The server, which rejects such an update, sees none of these.
-            problem = find_number_problem(trained)
-            if problem is not None:
-                return TrainResult(client.client_id, Status.REJECTED, reason=problem)
-            stored.save(trained)
-        return result
-
-    results = list(_run_tasks(node, tasks, join_and_train, TrainResult))
     return Message(encode_train_reply(results), reply_to=message)
 
 
@@ -368,16 +313,12 @@ def handle_evaluate(message: Message, context: Context) -> Message:
     if any(task.finetune_epochs for task in tasks):
         results = _evaluate_finetuned(node, received, tasks)
         return Message(encode_evaluate_reply(results), reply_to=message)
-    # One pass over each split for all clients; local models differ, so each has a separate pass.
+    # One pass over each split for all clients.
     for split in ALL_SPLITS:
         selected = [task for task in tasks if (task.train if split == "train" else task.test)]
-        if not any(task.evaluates_local_model for task in selected):
-            _prepare_evaluation(node, received, split, [task.client for task in selected])
+        _prepare_evaluation(node, received, split, [task.client for task in selected])
 
     def evaluate_task(client: FederatedClient, task: EvaluateTask) -> EvaluateResult:
-        if task.evaluates_local_model:
-            stored = StoredModel(context, client.client_id).load(arrays)
-            return client.evaluate_task(list(stored.values()), task)
         return client.evaluate_task(received, task)
 
     results = list(_run_tasks(node, tasks, evaluate_task, EvaluateResult))

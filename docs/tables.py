@@ -285,8 +285,6 @@ def build_denominator_table() -> str:
     for name, kind in ALL_WEIGHTINGS.items():
         weighting = kind()
         traits = weighting.traits
-        if not traits.aggregates:
-            continue
         clients = fixed if traits.has_fixed_denominator else admitted
         cells = [f"`{name}`", traits.numerator, traits.denominator.format(whom=clients)]
         try:

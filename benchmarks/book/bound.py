@@ -13,7 +13,6 @@ from itertools import pairwise
 from typing import Any
 
 from fedquorum.records.reader import Run
-from fedquorum.report.methods import is_local_only
 
 from benchmarks.book.fedalign import build_seed_table, collect_fedalign_numbers, get_objective
 from benchmarks.book.methods import MethodRuns, compute_paired_differences, group_methods
@@ -39,18 +38,17 @@ RunValue = Callable[[LoggedRun], float]
 def collect_bound_numbers(run: Run) -> Mapping[str, Any]:
     """Return the raw numbers behind the terms of the bound.
 
-    A local-only run has ``lowest``: the lowest F_k of each client, in nats. Any other run has
-    FedALIGN's numbers, theta_T as the mean over rounds (``theta``) and by eq. 7
+    These are FedALIGN's numbers, theta_T as the mean over rounds (``theta``) and by eq. 7
     (``theta_of_iterations``), F_k of the last model for each client (``losses``), the clients
     without priority (``others``), and the weights of the admitted ones, summed over rounds
-    (``weights``).
+    (``weights``). A run whose clients also train alone has their F_k, in nats (``lowest``).
     """
-    if is_local_only(run.strategy):
-        return {"lowest": find_lowest_losses([run])}
     data, settings = reload_data(run)
     mean, of_iterations = compute_theta_terms(run) or (math.nan, math.nan)
+    lowest = find_lowest_losses([run])
     return {
         **collect_fedalign_numbers(run),
+        **({"lowest": lowest} if lowest else {}),
         "theta": mean,
         "theta_of_iterations": of_iterations,
         "losses": evaluate_training_losses(run, settings, data),
@@ -60,7 +58,7 @@ def collect_bound_numbers(run: Run) -> Mapping[str, Any]:
 
 
 def build_bound_tables(runs: Sequence[LoggedRun]) -> Mapping[str, ResultTable]:
-    """Build two tables.
+    """Build two tables; runs of one round count only for their clients that train alone.
 
     ``terms`` has, for every method, theta_T; rho_T in units of 2 L / mu; the mean of Gamma_k over
     all clients without priority, and over the admitted ones by weight; and F(w) on the priority
@@ -68,7 +66,7 @@ def build_bound_tables(runs: Sequence[LoggedRun]) -> Mapping[str, ResultTable]:
     ``steps`` has the change of theta_T and rho_T from one epsilon to the next, paired by seed.
     """
     gaps = _compute_gaps_by_key(runs)
-    methods = [m for m in group_methods(runs) if not is_local_only(m.strategy)]
+    methods = group_methods([run for run in runs if run.rounds > 1])
     rho: RunValue = partial(_compute_rho, gaps)
     values: dict[str, RunValue] = {
         "theta_T": _get_theta,
@@ -109,16 +107,16 @@ def _get_run_key(run: LoggedRun) -> RunKey:
 
 
 def _compute_gaps_by_key(runs: Sequence[LoggedRun]) -> Mapping[RunKey, GapsByClient]:
-    """Return Gamma_k of the clients without priority, if a local-only run is logged.
+    """Return Gamma_k of the clients without priority, if a run with clients alone is logged.
 
     w* is the last model with the lowest F among the runs with the same seed and data.
     """
     global_runs: dict[RunKey, list[LoggedRun]] = defaultdict(list)
     lowest: dict[RunKey, GapsByClient] = {}
     for run in runs:
-        if is_local_only(run.strategy):
+        if "lowest" in run.numbers:
             lowest[_get_run_key(run)] = run.numbers["lowest"]
-        else:
+        if run.rounds > 1:
             global_runs[_get_run_key(run)].append(run)
     return {
         key: _compute_gaps(min(group, key=partial(get_objective, moment="end")), lowest[key])

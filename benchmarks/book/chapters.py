@@ -12,6 +12,7 @@ from benchmarks.book.aaggff import (
     build_aaggff_tables,
     collect_aaggff_numbers,
 )
+from benchmarks.book.alone import build_alone_tables, collect_alone_numbers
 from benchmarks.book.bound import build_bound_tables, collect_bound_numbers
 from benchmarks.book.cutoff import build_cutoff_tables
 from benchmarks.book.decisions import build_decision_tables
@@ -23,7 +24,6 @@ from benchmarks.book.fedalign import (
     collect_one_client_numbers,
 )
 from benchmarks.book.fedau import build_fedau_published, build_fedau_tables, collect_fedau_numbers
-from benchmarks.book.local_only import build_local_only_tables, collect_local_only_numbers
 from benchmarks.book.participation_tables import (
     PATTERNS,
     build_fedawe_published,
@@ -126,10 +126,25 @@ def _build_synth(name: str, title: str, *sweeps: str, **quick: str) -> SweepChap
     return replace(_build_fedalign(name, title, *sweeps, **quick), tables=build_synth_tables)
 
 
-def _build_local_only(name: str, title: str, sweep: str, **quick: str) -> SweepChapter:
-    """Build a chapter that compares FedALIGN and its baselines with local-only training."""
-    chapter = _build_fedalign(name, title, sweep, strategy="fedalign,local_only", **quick)
-    return replace(chapter, numbers=collect_local_only_numbers, tables=build_local_only_tables)
+def _build_alone(
+    name: str, title: str, setting: str, seeds: str, *, epochs: int, **quick: str
+) -> SweepChapter:
+    """Build a chapter that compares FedALIGN and its baselines with clients that train alone.
+
+    These train for as many epochs as in all rounds together, at the end of runs of one round.
+    """
+    small = {"evaluation.alone_epochs": "2", **quick}
+    chapter = _build_fedalign(name, title, f"{setting} {FEDALIGN_AND_BASELINES} {seeds}", **small)
+    alone = (
+        *(word for word in setting.split() if not word.startswith("rounds=")),
+        *("rounds=1", "strategy=fedavg", f"evaluation.alone_epochs={epochs}", seeds),
+    )
+    return replace(
+        chapter,
+        sweeps=(*chapter.sweeps, alone),
+        numbers=collect_alone_numbers,
+        tables=build_alone_tables,
+    )
 
 
 FEDAVG_ON_ALL = "strategy=fedavg"
@@ -250,7 +265,6 @@ PERSONAL_SETTINGS = (
 )
 MIN_AVAILABILITY = "availability.minimum=0.1"  # without it known rates are undefined
 FEDALIGN_AND_BASELINES = "strategy=fedalign,fedavg_priority,fedavg"
-WITH_LOCAL_ONLY = "strategy=fedalign,local_only,fedavg_priority,fedavg"
 PARTICIPATION_BASELINES = "average_participating,average_all,known_statistics,fedvarp,mifa"
 FEDAU_SMALL = "experiment=fedau/fmnist model=logistic_regression rounds=1000 evaluation.every=20"
 FEDAU_AUTHORS = (
@@ -274,6 +288,10 @@ ONE_CLIENT = f"experiment=fedalign/fmnist data.priority=[0,1] rounds=100 {FIVE_S
 BOUND_SWEEP = (
     "experiment=fedalign/synth_low data.noise=additive,flip client.lr_schedule=constant,theorem "
     f"client.theorem_lr.mu=0.01 client.theorem_lr.L=2.5 {FIVE_SEEDS}"
+)
+BOUND_ALONE = (
+    "experiment=fedalign/synth_low data.noise=additive,flip rounds=1 strategy=fedavg "
+    f"evaluation.alone_epochs=1000 {FIVE_SEEDS}"
 )
 EPSILONS = "0,0.05,0.1,0.2,0.4,0.8,inf"
 FIFTY_SEEDS = f"seed={','.join(map(str, range(1, 51)))}"
@@ -332,23 +350,28 @@ CHAPTERS: tuple[Chapter, ...] = (
         "strategy.priority_samples=5",
         **{"data.num_priority": "4", "strategy": "fedalign"},
     ),
-    _build_local_only(
-        "fedalign-local_only",
+    _build_alone(
+        "fedalign-alone",
         "Alone or together (paper: supplement, Figure 3)",
-        f"experiment=fedalign/local_only {WITH_LOCAL_ONLY} {FIVE_SEEDS}",
+        "experiment=fedalign/alone",
+        FIVE_SEEDS,
+        epochs=1000,
     ),
-    _build_local_only(
-        "fedalign-local_only_mnist",
+    _build_alone(
+        "fedalign-alone_mnist",
         "Alone or together on MNIST for EMNIST (paper: supplement, Figure 3; a stand-in)",
-        f"experiment=fedalign/mnist data.samples_per_shard=10 rounds=100 "
-        f"{WITH_LOCAL_ONLY} {FIVE_SEEDS}",
+        "experiment=fedalign/mnist data.samples_per_shard=10 rounds=100",
+        FIVE_SEEDS,
+        epochs=500,
         **{"data.samples_per_shard": "10"},
     ),
-    _build_local_only(
-        "fedalign-local_only_cifar10",
+    _build_alone(
+        "fedalign-alone_cifar10",
         "Alone or together on a part of CIFAR-10 (paper: supplement, Figure 3, on all of it)",
         f"experiment=fedalign/cifar10 {CIFAR10} data.shard_size=125 data.samples_per_shard=25 "
-        f"rounds=20 {WITH_LOCAL_ONLY} seed=1,2,3",
+        "rounds=20",
+        "seed=1,2,3",
+        epochs=100,
         **{"data.num_clients": "4", "data.shard_size": "32", "data.samples_per_shard": "8"},
     ),
     _build_fedalign(
@@ -446,7 +469,7 @@ CHAPTERS: tuple[Chapter, ...] = (
         "The terms of FedALIGN's bound over epsilon (paper: Theorem 1)",
         (
             (*BOUND_SWEEP.split(), "strategy=fedalign", f"strategy.epsilon={EPSILONS}"),
-            (*BOUND_SWEEP.split(), "strategy=local_only"),
+            tuple(BOUND_ALONE.split()),
         ),
         collect_bound_numbers,
         build_bound_tables,
@@ -456,6 +479,7 @@ CHAPTERS: tuple[Chapter, ...] = (
             "data.noise": "additive",
             "client.lr_schedule": "theorem",
             "strategy.epsilon": "0.1,0.2",
+            "evaluation.alone_epochs": "2",
         },
     ),
     _build_fedau(

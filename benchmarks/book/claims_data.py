@@ -76,7 +76,7 @@ def _build_bound_claim(term: str, text: str, sign: int) -> Claim:
     )
 
 
-def _build_local_claims(chapter: str, data: str, setup: str = "") -> Iterator[Claim]:
+def _build_alone_claims(chapter: str, data: str, setup: str = "") -> Iterator[Claim]:
     """Yield the claims of Figure 3 about a data set, and those of 003 about fairness."""
     yield Claim(
         "FedALIGN, Figure 3",
@@ -84,7 +84,7 @@ def _build_local_claims(chapter: str, data: str, setup: str = "") -> Iterator[Cl
         "above their local ones.",
         CURVES,
         chapter,
-        CellLocator("over_local", "fedalign - local_only", "classes of the client"),
+        CellLocator("over_alone", "fedalign - alone", "classes of the client"),
         setup=setup,
     )
     yield Claim(
@@ -92,7 +92,7 @@ def _build_local_claims(chapter: str, data: str, setup: str = "") -> Iterator[Cl
         f"{data}, 50 samples a client: the same on test data of all classes.",
         CURVES,
         chapter,
-        CellLocator("over_local", "fedalign - local_only", "all classes"),
+        CellLocator("over_alone", "fedalign - alone", "all classes"),
         setup=setup,
     )
     for baseline, usefulness, sign in (
@@ -293,9 +293,9 @@ CLAIMS: tuple[Claim, ...] = (
         "Figure 2", "fedalign-synth", "SYNTH(1,1), high noise", SYNTH_ROWS["high"]
     ),
     *(claim for level in SYNTH_ROWS for claim in _build_loss_claims(level)),
-    *_build_local_claims("fedalign-local_only", "Fashion-MNIST"),
-    *_build_local_claims("fedalign-local_only_mnist", "EMNIST", EMNIST_STAND_IN),
-    *_build_local_claims("fedalign-local_only_cifar10", "CIFAR-10", "a part of it"),
+    *_build_alone_claims("fedalign-alone", "Fashion-MNIST"),
+    *_build_alone_claims("fedalign-alone_mnist", "EMNIST", EMNIST_STAND_IN),
+    *_build_alone_claims("fedalign-alone_cifar10", "CIFAR-10", "a part of it"),
     *_build_above_claims(
         "Figure 4", "fedalign-fmnist_fedprox", "Fashion-MNIST, FedProx", "fedalign"
     ),

@@ -164,7 +164,7 @@ class DailyLimit:
     Parameters
     ----------
     rounds : int, optional
-        Rounds in which it trains; each training of a model of its own counts as one.
+        Rounds in which it trains; each training of a personal model counts as one.
     examples : int, optional
         Training examples, counted once a round. The round that exceeds the limit is the last.
     """

@@ -31,7 +31,7 @@ Arrays = list[NDArray[Any]]
 DEFAULT_TASK = CrossEntropy()
 
 FINETUNE_PREFIX = "finetune-"
-"""The beginning of the purposes of random numbers with which clients train their own models."""
+"""The beginning of the purposes of random numbers with which clients train personal models."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class TrainingSetup:
     rng_prefix: str = ""
 
     def for_finetuning(self, epochs: int) -> "TrainingSetup":
-        """Return the setup that trains a model of the client's own for so many epochs.
+        """Return the setup that trains a personal model for so many epochs.
 
         There is no proximal term, which would pull the model back to the common one, and a number
         of steps for each round does not count.

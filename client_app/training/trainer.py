@@ -103,7 +103,7 @@ class Trainer:
     def finetune_clients(
         self, arrays: Arrays, clients: Sequence[int], t: int, epochs: int
     ) -> Iterator[tuple[int, Arrays | Exception]]:
-        """Train a model of each client's own, and yield it with the client's id.
+        """Train a personal model of each client, and yield it with the client's id.
 
         A client's model has the same bits whichever clients train with it, as in
         ``train_clients``. Only as many train at a time as memory allows, and no client trains while

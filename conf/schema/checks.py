@@ -117,18 +117,6 @@ def check_rules(settings: Settings, rules: RuleSet) -> None:
         check_late_rules_of(settings, rules, late)
     elif not Quorum(engine.quorum, engine.quorum_clients).waits_for_all:
         check_rates_computable(settings, rules)
-    if settings.data.holdout_client_fraction > 0 and rules.trains_local_models:
-        raise SettingsError(
-            f"data.holdout_client_fraction must be 0 with strategy={settings.strategy.name} (every "
-            "client has its own model, which it must train), got "
-            f"{settings.data.holdout_client_fraction}"
-        )
-    for model in settings.evaluation.personal_epochs if rules.trains_local_models else ():
-        key = EPOCH_SETTINGS[model]
-        raise SettingsError(
-            f"{key} must be 0 with strategy={settings.strategy.name} (every client has its own "
-            f"model already), got {getattr(settings.evaluation, key.partition('.')[2])}"
-        )
     kind = settings.privacy.name
     if kind != "none" and rules.dp_unsupported_reason:
         raise SettingsError(

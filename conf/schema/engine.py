@@ -36,9 +36,9 @@ class EvaluationSettings:
     ``every``: evaluate every n rounds, and after the last. ``clients``: all or priority.
     ``metric``: the metric of the clients' fairness; null for accuracy, or for rmse if the data has
     numbers to predict. ``requirement``: rho_k, the training loss below which the model satisfies
-    client k: a number, a list, or the folder of a ``local_only`` run. With it, any run reports
-    appeal and preferred accuracy, and a strategy that weights by requirements uses it. null uses
-    the strategy's requirement, if any.
+    client k: a number, a list, or the folder of a run with ``alone_epochs``. With it, any run
+    reports appeal and preferred accuracy, and a strategy that weights by requirements uses it. null
+    uses the strategy's requirement, if any.
 
     ``finetune_epochs``: after the last round, each evaluated client that trains also trains the
     last model on its own rows for N epochs, evaluates the result and discards it. 0 is off. Of a
@@ -57,7 +57,7 @@ class EvaluationSettings:
 
     @property
     def personal_epochs(self) -> dict[str, tuple[int, ...]]:
-        """The numbers of epochs to try, by the clients' own models that the run evaluates."""
+        """The numbers of epochs to try, by the personal models that the run evaluates."""
         given = {FINETUNED: self.finetune_epochs, ALONE: self.alone_epochs}
         return {
             model: tuple(epochs) if isinstance(epochs, list) else (epochs,)

@@ -21,7 +21,6 @@ from fedquorum.rules.parameters import POSITIVE, FloatRange
 from fedquorum.rules.participation import PARTICIPATIONS
 from fedquorum.rules.rule import parameter
 from fedquorum.rules.selection import Sampling
-from fedquorum.rules.weighting import ZeroWeighting
 from omegaconf import MISSING
 
 from conf.schema.from_rules import (
@@ -59,22 +58,18 @@ class PartsSettings(StrategySettings):
     participation: PartSettings = MISSING
 
 
-def _list_shared_settings(*, supports_replacement: bool, aggregates: bool) -> Iterator[Setting]:
-    """Yield the settings of sampling, and the learning rate if the server updates its model."""
+def _list_shared_settings(*, supports_replacement: bool) -> Iterator[Setting]:
+    """Yield the settings of sampling, and the server's learning rate."""
     for setting in derive_settings(Sampling):
         if supports_replacement or setting[0] != "priority_samples":
             yield setting
-    if aggregates:
-        yield "server_lr", float, parameter(1.0, POSITIVE, FloatRange(0.01, 3.0))
+    yield "server_lr", float, parameter(1.0, POSITIVE, FloatRange(0.01, 3.0))
 
 
 def _make_strategy_schema(entry: StrategyEntry) -> type[Any]:
     """Return the schema of a named strategy: the settings of all of its parts."""
     parts = [setting for part in entry.rule_classes for setting in derive_settings(part)]
-    shared = _list_shared_settings(
-        supports_replacement=entry.supports_replacement,
-        aggregates=entry.weighting is not ZeroWeighting,
-    )
+    shared = _list_shared_settings(supports_replacement=entry.supports_replacement)
     return make_schema(StrategySettings, entry.key, entry.summary, (*shared, *parts))
 
 
@@ -82,14 +77,14 @@ ComposedSettings = make_schema(
     PartsSettings,
     COMPOSED,
     "Parts to choose; see ``fedquorum.rules.composition``.",
-    _list_shared_settings(supports_replacement=True, aggregates=True),
+    _list_shared_settings(supports_replacement=True),
 )
 STRATEGY_SCHEMAS: dict[str, type[Any]] = {
     **{entry.key: _make_strategy_schema(entry) for entry in NAMED_STRATEGIES.values()},
     CUSTOM: make_custom_schema(
         StrategySettings,
         "The user's own weighting, on all clients or a sample; see ``docs/own-rule.md``.",
-        _list_shared_settings(supports_replacement=False, aggregates=True),
+        _list_shared_settings(supports_replacement=False),
     ),
 }
 """The schema of every strategy by its name, beside ``composed``, which has a YAML file."""

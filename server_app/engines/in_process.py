@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 import numpy as np
-from fedquorum.errors import RunError, SettingsError, describe_error
+from fedquorum.errors import RunError, describe_error
 from fedquorum.sanitize import sanitize
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -123,20 +123,13 @@ class SimulationGrid(Grid):
         """Return the clients' states between rounds, by node."""
 
     def restore_node_states(self, states: NodeStates) -> None:
-        """Restore the states that ``get_node_states`` returned.
+        """Restore the states that ``get_node_states`` returned, of as many nodes.
 
         Raises
         ------
-        SettingsError
-            If the states belong to another number of nodes.
         RunError
             If the states are damaged.
         """
-        if len(states) != self.num_nodes:
-            raise SettingsError(
-                f"engine.num_supernodes must be {len(states)}, as when the checkpoint was "
-                f"written, because each node has its own state, got {self.num_nodes}"
-            )
         try:
             self._restore({str(node + 1): states[str(node + 1)] for node in range(len(states))})
         except Exception as error:  # protobuf and Flower may raise any error

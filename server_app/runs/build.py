@@ -116,7 +116,7 @@ def build_strategy(
                 settings,
                 population,
                 names,
-                evaluated_training=rules.trains_local_models or rules.hooks.report is not None,
+                evaluated_training=rules.hooks.report is not None,
             ),
         )
     except ParameterError as error:

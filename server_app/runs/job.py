@@ -89,7 +89,7 @@ def _run_single_job(config: DictConfig, overrides: tuple[str, ...], directory: P
         exit_with_error(error)
     except KeyboardInterrupt:
         print("fedquorum: interrupted; the records hold all complete rounds", file=sys.stderr)
-        if _can_resume(overrides, directory):
+        if _can_resume(directory):
             from conf.compose import compose_overrides
             from server_app.runs.next_commands import format_command
             from server_app.runs.resume import list_trust_overrides
@@ -145,23 +145,18 @@ def build_resume_overrides(overrides: tuple[str, ...], directory: Path) -> tuple
 
     from conf.compose import quote
 
-    if _can_resume(overrides, directory):
+    if _can_resume(directory):
         return (*overrides, f"resume={quote(str(directory))}")
     remove_unfinished(directory)
     return overrides
 
 
-def _can_resume(overrides: tuple[str, ...], directory: Path) -> bool:
+def _can_resume(directory: Path) -> bool:
     """Say whether ``resume`` can continue the run in a folder."""
     from fedquorum.records.checkpoint import CheckpointStore
     from fedquorum.records.safe_files import MANIFEST_FILE
 
-    from conf.compose import compose_overrides
-    from server_app.runs.resume import can_resume
-
-    has_run = (
-        can_resume(compose_overrides(overrides).settings) and (directory / MANIFEST_FILE).exists()
-    )
+    has_run = (directory / MANIFEST_FILE).exists()
     return has_run and CheckpointStore(directory).find_newest().checkpoint is not None
 
 

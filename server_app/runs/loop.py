@@ -120,7 +120,7 @@ def run_rounds(
     check_private_model(settings.privacy, decode_arrays(initial_model))
     numerics = _get_numerics(composed, data, grid)
     directory = _prepare_directory(composed, output_dir, start, numerics, console)
-    arrays = _resume_run(grid, strategy, settings, start, initial_model)
+    arrays = _resume_run(grid, strategy, start, initial_model)
     scales = agree_on_scales(
         grid,
         strategy,
@@ -338,7 +338,6 @@ def _prepare_directory(
 def _resume_run(
     grid: Grid,
     strategy: ComposedStrategy,
-    settings: Settings,
     start: Checkpoint | None,
     initial: ArrayRecord,
 ) -> ArrayRecord:
@@ -346,18 +345,10 @@ def _resume_run(
     if start is None or start.server_round == 0:
         return initial
     resume_strategy(strategy, start, decode_arrays(initial))
-    stores_models = strategy.rules.trains_local_models
-    if isinstance(grid, SimulationGrid) and start.nodes:
-        # Nodes also store the states of availability. These follow from the seed, so another
-        # number of nodes can recompute them.
-        if stores_models or len(start.nodes) == grid.num_nodes:
-            grid.restore_node_states(start.nodes)
-    elif stores_models:
-        raise SettingsError(
-            "engine must be in-process or ray, before and now, to resume a run with "
-            f"strategy={settings.strategy.name}: elsewhere the clients' models are lost "
-            "with the run"
-        )
+    # Nodes store the states of availability. These follow from the seed, so another number of nodes
+    # can recompute them.
+    if isinstance(grid, SimulationGrid) and len(start.nodes) == grid.num_nodes:
+        grid.restore_node_states(start.nodes)
     return encode_arrays(start.model)
 
 

@@ -135,7 +135,6 @@ class ModelCardWriter(RunCallback):
             "file": MODEL,
             "sha256": compute_sha256(folder / MODEL),
             "mean_file": MEAN_MODEL if (folder / MEAN_MODEL).exists() else None,
-            "is_common": not self.strategy.rules.trains_local_models,
             "class": self.model_class,
             "settings": tag_infinite(asdict(settings.model)),
             "input_shape": list(shape),

@@ -188,20 +188,12 @@ class TrainedModel:
         DataError
             If the rows are not as in training.
         RunError
-            If the run has no common model, or ``model`` would raise it.
+            If ``model`` would raise it.
         SettingsError
             If there is no such client.
         """
         import pandas as pd
 
-        with self._refuse_damage():
-            is_common = bool(self.card["model"]["is_common"])
-        if not is_common:
-            raise RunError(
-                f"strategy must train a common model to predict with, got a run of "
-                f"{sanitize(self.card.get('strategy'))} in {self.directory}: each client has its "
-                "own, and no file has them"
-            )
         coding = self.coding if data is None else self._fit_coding(client, data)
         encoded = coding.encode(rows, client)
         outputs = self._compute_outputs(encoded)

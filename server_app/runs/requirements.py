@@ -1,4 +1,4 @@
-"""Read clients' requirements from settings, records, or the records of a ``local_only`` run."""
+"""Read clients' requirements from settings, or from the records of this run or of another."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,13 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 from fedquorum.contrib.maxfl import build_appeal_hooks, find_requirement, restore_appeal_hooks
-from fedquorum.errors import ParameterError, RunError, SettingsError
+from fedquorum.errors import RunError, SettingsError
 from fedquorum.records.reader import POPULATION_FILE, Run, load_run, read_population, read_table
 from fedquorum.records.safe_files import SafeRunDir
 from fedquorum.records.settings import find_setting_changes
-from fedquorum.registry import build_rules, refuse_import
+from fedquorum.rules.decisions import ALONE, EPOCH_SETTINGS
 from fedquorum.rules.hooks import Hooks
-from fedquorum.rules.rule import RunContext
 
 ROW_NEUTRAL_SETTINGS = frozenset(
     {
@@ -50,7 +49,7 @@ def load_run_requirements(
     Raises
     ------
     RunError
-        If the settings name a run that is not ``local_only`` with the same clients.
+        If the settings name no run of the same clients with ``evaluation.alone_epochs``.
     SettingsError
         If a list has not one number for each client, or a mapping names other clients.
     """
@@ -62,14 +61,14 @@ def load_run_requirements(
         if recorded.columns:
             return recorded
     if isinstance(given, str):
-        return load_local_requirements(Path(given).expanduser(), settings)
+        return load_alone_requirements(Path(given).expanduser(), settings)
     return build_appeal_hooks(_convert_to_mapping(setting, given, num_clients))
 
 
-def load_local_requirements(directory: Path, settings: Mapping[str, Any]) -> Hooks:
-    """Return the requirements from a run in which each client trained a local model.
+def load_alone_requirements(directory: Path, settings: Mapping[str, Any]) -> Hooks:
+    """Return the requirements from a run at whose end each client trained a model alone.
 
-    rho_k is the training loss of k's model in its last evaluation, with its test accuracy there.
+    rho_k is the training loss of that model, with its test accuracy beside it.
 
     Parameters
     ----------
@@ -82,22 +81,25 @@ def load_local_requirements(directory: Path, settings: Mapping[str, Any]) -> Hoo
     Raises
     ------
     RunError
-        If there is no such run, it is damaged, not completed or of other clients, its clients share
-        a model, or no client evaluated a training loss.
+        If there is no such run, it is damaged, not completed or of other clients, its clients did
+        not train alone, or none has a finite training loss.
     """
     run = load_run(directory)
-    _check_local_only(run)
+    _check_completed(run)
     _check_same_clients(run, settings)
-    last_evaluations = _find_last_evaluations(read_table(run.directory / "evaluations"))
-    if not last_evaluations:
+    table = read_table(run.directory / "evaluations")
+    if f"{ALONE}_loss" not in table.column_names:
+        raise RunError(
+            f"{run.directory}: expected a run with {EPOCH_SETTINGS[ALONE]}=N, at whose end every "
+            f"client trains a model alone, got one of {run.strategy} without it"
+        )
+    losses, accuracies = _read_alone_evaluations(table)
+    if not losses:
         raise RunError(
             f"{run.directory}: expected the training losses of the clients' models in "
             "evaluations/, got none that is finite"
         )
-    return build_appeal_hooks(
-        {client: loss for client, (loss, _) in last_evaluations.items()},
-        {client: accuracy for client, (_, accuracy) in last_evaluations.items()},
-    )
+    return build_appeal_hooks(losses, accuracies)
 
 
 def read_recorded_requirements(directory: Path) -> Hooks:
@@ -132,23 +134,7 @@ def _convert_to_mapping(setting: str, given: Any, num_clients: int) -> dict[int,
     return dict(enumerate(map(float, given)))
 
 
-def _check_local_only(run: Run) -> None:
-    try:
-        rules = build_rules(
-            run.config["strategy"],
-            {"name": "sgd"},
-            RunContext(num_rounds=1),
-            importer=refuse_import,
-        )
-    except KeyError as error:
-        raise RunError(f"{run.directory}/config.yaml: {error} is missing") from None
-    except (ParameterError, TypeError) as error:
-        raise RunError(f"{run.directory}/config.yaml: {error}") from None
-    if not rules.trains_local_models:
-        raise RunError(
-            f"{run.directory}: expected a run of local_only, in which every client trains a local "
-            f"model, got one of {run.strategy}"
-        )
+def _check_completed(run: Run) -> None:
     if run.status != "completed":
         raise RunError(f"{run.directory}: expected a completed run, got one that is {run.status}")
 
@@ -167,14 +153,13 @@ def _determines_rows(setting: str) -> bool:
     )
 
 
-def _find_last_evaluations(table: pa.Table) -> dict[int, tuple[float, float]]:
-    """Return each client's training loss and test accuracy in the last round with its loss."""
-    found: dict[int, tuple[float, float]] = {}
-    names = ("round", "client", "loss", "test_accuracy")
-    ordered = table.select(names).sort_by("round")
-    for number, client, loss, accuracy in zip(
-        *(ordered[name].to_pylist() for name in names), strict=True
-    ):
-        if loss is not None and number > 0:
-            found[client] = loss, math.nan if accuracy is None else accuracy
-    return found
+def _read_alone_evaluations(table: pa.Table) -> tuple[dict[int, float], dict[int, float]]:
+    """Return the training loss of each client's model, and its test accuracy, NaN if unknown."""
+    losses: dict[int, float] = {}
+    accuracies: dict[int, float] = {}
+    for row in table.select(("client", f"{ALONE}_loss", f"{ALONE}_test_accuracy")).to_pylist():
+        client, loss, accuracy = row.values()
+        if loss is not None:
+            losses[client] = loss
+            accuracies[client] = math.nan if accuracy is None else accuracy
+    return losses, accuracies

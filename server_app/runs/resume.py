@@ -28,7 +28,7 @@ from conf.compose import (
 )
 from conf.options import GROUPS, PARTS
 from conf.overrides import export_overrides
-from conf.schema.rules import list_imported_code, rules_from_settings
+from conf.schema.rules import list_imported_code
 from server_app.runs.next_commands import TRUST_OVERRIDE, format_command
 
 if TYPE_CHECKING:
@@ -182,14 +182,6 @@ def read_resumed_manifest(run: Path) -> dict[str, Any]:
         raise RunError(
             f"resume must be the folder of a run, got {explain_not_a_run(run, error)}"
         ) from None
-
-
-def can_resume(settings: Settings) -> bool:
-    """Say whether a run with these settings can resume from its checkpoints.
-
-    With engine=flower the models that clients store are lost with the run.
-    """
-    return settings.engine.name != "flower" or not rules_from_settings(settings).trains_local_models
 
 
 def check_resumable(

@@ -27,7 +27,6 @@ from fedquorum.rules.decisions import (
 
 from conf import Settings
 from conf.overrides import to_overrides
-from conf.schema.rules import rules_from_settings
 from server_app.study.candidates import Candidate, MethodComparison
 from server_app.study.methods import StudyMethod
 from server_app.study.paired_statistics import Decision
@@ -41,7 +40,7 @@ ALONE_FRACTIONS = (1 / 16, 1 / 4, 1.0)
 """The numbers of epochs for which clients train alone, as fractions of those of a whole run."""
 
 RIVALS: Mapping[str, StudyMethod] = {
-    ALONE: StudyMethod("alone", (), "Each client trains a model of its own, without the others."),
+    ALONE: StudyMethod("alone", (), "Each client trains a personal model, without the others."),
     FINETUNED: StudyMethod(
         "fine-tuned", (), "Each client trains the baseline's last model further on its own rows."
     ),
@@ -53,15 +52,11 @@ Decide = Callable[[Mapping[str, Sequence[float]], str], Decision]
 
 
 def can_have_rivals(comparison: MethodComparison) -> bool:
-    """Say whether the clients of a study can train models of their own to be scored like methods.
+    """Say whether the clients of a study can train personal models to be scored like methods.
 
-    They cannot with a baseline whose clients have their own models already, and for a score of
-    clients that never train, or of such models themselves.
+    They cannot for a score of clients that never train, or of such models themselves.
     """
-    group = comparison.score.partition(".")[0]
-    settings = comparison.settings
-    is_scored = group not in ("held_out", *PERSONAL_MODELS)
-    return is_scored and not rules_from_settings(settings).trains_local_models
+    return comparison.score.partition(".")[0] not in ("held_out", *PERSONAL_MODELS)
 
 
 def build_rival_overrides(settings: Settings) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from omegaconf import DictConfig
 from client_app.data import FederatedData, load_data
 from conf import Settings
 from server_app.runs.job import EXIT_INTERRUPTED, SweepUnfinished
-from server_app.runs.resume import can_resume
 from server_app.study.analysis import build_study_result
 from server_app.study.candidates import (
     REASON_FOR_AUROC,
@@ -323,7 +322,7 @@ def _run_generation(comparison: MethodComparison, jobs: StudyJobs, size: int) ->
             candidate.method: {
                 values: replace(
                     _get_job(candidate, jobs, values, settings.seed),
-                    stop_after=_get_stop_round(candidate, after),
+                    stop_after=after,
                 )
                 for values in candidate.tuning.list_active()
             }
@@ -343,14 +342,6 @@ def _run_generation(comparison: MethodComparison, jobs: StudyJobs, size: int) ->
             exclude_candidate(
                 comparison, candidate, first, _explain_failure(first, comparison, "validation")
             )
-
-
-def _get_stop_round(candidate: Candidate, after: int) -> int:
-    """Return the round after which a trial pauses at a rung.
-
-    A run that cannot be resumed does not pause before its end.
-    """
-    return after if can_resume(candidate.settings) else candidate.settings.rounds
 
 
 def _explain_failure(job: Job, comparison: MethodComparison, split: str) -> str:

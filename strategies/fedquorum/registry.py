@@ -37,7 +37,6 @@ from .rules.selection import (
     AfterWarmup,
     AllClients,
     EpsilonGate,
-    LocalModelSelection,
     PriorityOnly,
     Sampling,
     Selection,
@@ -50,7 +49,6 @@ from .rules.weighting import (
     AverageParticipating,
     DataFraction,
     Weighting,
-    ZeroWeighting,
 )
 from .sanitize import abbreviate
 
@@ -306,12 +304,6 @@ FEDAVG_PRIORITY = StrategyEntry(
     declared_goal=Goal.PRIORITY,
     supports_replacement=True,
 )
-LOCAL_ONLY = StrategyEntry(
-    "local_only",
-    "Every client trains a local model; nothing is aggregated.",
-    ZeroWeighting,
-    LocalModelSelection,
-)
 FEDAU = StrategyEntry(
     "fedau",
     FedAUCorrection.description.summary,
@@ -363,7 +355,7 @@ MIFA = StrategyEntry(
 
 def _list_strategies() -> Iterator[StrategyEntry]:
     """Yield the strategies above, and one for each weighting that is a strategy by itself."""
-    yield from (FEDALIGN, FEDAVG, FEDAVG_PRIORITY, LOCAL_ONLY, FEDAU)
+    yield from (FEDALIGN, FEDAVG, FEDAVG_PRIORITY, FEDAU)
     for key, weighting in ALL_WEIGHTINGS.items():
         description = weighting.description
         if description.is_strategy:

@@ -25,7 +25,9 @@ OVERRIDES = (
     "data.samples_per_client=60",
     "strategy.epsilon=2.0",
 )
-STRATEGIES = ("fedalign", "fedavg", "fedavg_priority", "local_only")
+STRATEGIES = ("fedalign", "fedavg", "fedavg_priority")
+ALONE = "fedavg"
+"""The strategy in whose run the clients also train alone."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     for name in STRATEGIES:
         overrides = [o for o in OVERRIDES if name == "fedalign" or not o.startswith("strategy.")]
-        run_here(folder / name, f"strategy={name}", *overrides)
+        alone = ("evaluation.alone_epochs=30",) if name == ALONE else ()
+        run_here(folder / name, f"strategy={name}", *overrides, *alone)
     return folder
 
 
@@ -61,14 +64,14 @@ def test_the_terms_follow_their_formulas(runs: Path) -> None:
     final_losses = {name: compute_training_losses(runs / name) for name in terms}
     objective = {name: np.mean(losses[:2]) for name, losses in final_losses.items()}  # equal data
     best = min(objective, key=lambda name: objective[name])
-    local_rows = read_rows(runs / "local_only")
+    evaluations = read_rows(runs / ALONE, "evaluations")
+    alone = {row["client"]: row["alone_loss"] for row in evaluations if row["round"] == 6}
     for name, one in terms.items():
         assert one.optimum.strategy == best
         rows = read_rows(runs / name)
         rho = 0.0
         for k in range(2, 6):
-            lowest = min(row["loss"] for row in local_rows if row["client"] == k)
-            gamma = max(0.0, final_losses[best][k] - lowest)
+            gamma = max(0.0, final_losses[best][k] - alone[k])
             assert one.gamma[k] == pytest.approx(gamma, abs=1e-6)
             rho += sum(row["weight"] * gamma for row in rows if row["client"] == k)
         assert one.rho == pytest.approx(rho / 6, abs=1e-6)
@@ -92,9 +95,9 @@ def test_admitting_more_clients_lowers_theta_and_raises_rho(runs: Path) -> None:
 
 
 @pytest.mark.slow
-def test_without_local_only_runs_there_are_no_terms(runs: Path) -> None:
-    """The terms need the local optima, which only local_only runs provide."""
-    loaded = [load_run(runs / name) for name in ("fedalign", "fedavg")]
+def test_without_clients_alone_there_are_no_terms(runs: Path) -> None:
+    """The terms need the local optima."""
+    loaded = [load_run(runs / name) for name in ("fedalign", "fedavg_priority")]
     assert compute_bound_terms(loaded) == ()
 
 
@@ -120,13 +123,12 @@ def test_a_model_that_does_not_fit_is_named(runs: Path) -> None:
 
 def test_a_changed_mapping_is_named(tmp_path: Path) -> None:
     """New runs compose to their recorded settings; changed priority weights are named."""
-    for name in ("fedalign", "local_only"):
-        overrides = (f"strategy={name}", "data.priority=[0,1]", "data.priority_weights={1:0.5}")
-        run_here(tmp_path / name, *overrides, "rounds=2", *OVERRIDES[1:5])
+    overrides = ("data.priority=[0,1]", "data.priority_weights={1:0.5}")
+    alone = "evaluation.alone_epochs=1"
+    run_here(tmp_path / "fedalign", *overrides, alone, "rounds=2", *OVERRIDES[1:5])
     assert compute_terms(tmp_path).keys() == {"fedalign"}
-    for name in ("fedalign", "local_only"):
-        path = tmp_path / name / "config.yaml"
-        path.write_text(path.read_text().replace("    1: 0.5\n", "    0: 0.5\n"))
+    path = tmp_path / "fedalign" / "config.yaml"
+    path.write_text(path.read_text().replace("    1: 0.5\n", "    0: 0.5\n"))
     with pytest.raises(RunError, match=r"data\.priority_weights was \{'0': 0\.5\}, is"):
         compute_terms(tmp_path)
 
@@ -159,7 +161,7 @@ def test_a_model_that_records_name_is_not_imported(
         manifest = json.loads(path.read_text())
         manifest["overrides"] += ["model=module", f"model.path={tmp_path}/planted.py:Model"]
         path.write_text(json.dumps(manifest))
-    with pytest.raises(SystemExit, match="no run has a local-only run"):
+    with pytest.raises(SystemExit, match=r"no run has one with evaluation\.alone_epochs"):
         main([str(folder)])
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("left out: ")

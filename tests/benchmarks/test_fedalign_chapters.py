@@ -10,6 +10,7 @@ import pytest
 import torch
 from fedquorum.records.reader import load_run
 
+from benchmarks.book.alone import build_alone_tables, collect_alone_numbers, train_alone
 from benchmarks.book.bound import build_bound_tables, collect_bound_numbers
 from benchmarks.book.chapters import CHAPTERS, SweepChapter
 from benchmarks.book.claims_data import CLAIMS
@@ -20,17 +21,12 @@ from benchmarks.book.fedalign import (
     collect_fedalign_numbers,
 )
 from benchmarks.book.job_queue import ChapterJob, list_jobs
-from benchmarks.book.local_only import (
-    _load_local_models,
-    build_local_only_tables,
-    collect_local_only_numbers,
-)
 from benchmarks.book.results import SeedStatistic
 from benchmarks.book.runs_log import LoggedRun, build_log_entry
 from benchmarks.bound import compute_bound_terms
 from client_app.data.examples import Examples
 from client_app.evaluation.passes import evaluate_clients
-from server_app.runs.reload import load_trained_model, reload_data
+from server_app.runs.reload import reload_data
 from tests.builders_runs import read_rows, run_here
 
 SMALL = (
@@ -59,15 +55,19 @@ def map_moments(values: list[float]) -> dict[str, float]:
 def make_fake_run(job: ChapterJob) -> LoggedRun:
     """Make a logged run with all numbers that FedALIGN's chapters read."""
     level = float(int(job.get_folder(Path()).name, 16) % 997) / 997
-    by_client = ("tested", "whole", "weights", "losses", "lowest")
+    by_client = ("tested", "whole", "weights", "losses")
+    of_clients = {"0": level, "1": level}
+    trains_alone = any(word.startswith("evaluation.alone_epochs=") for word in job.overrides)
+    alone = {"alone": {"tested": of_clients, "whole": of_clients}, "lowest": of_clients}
     numbers = {
         **{key: map_moments([level] * 4) for key in ("priority", "non_priority", "objective")},
         **dict.fromkeys(("theta", "theta_of_iterations"), level),
-        **{key: {"0": level, "1": level} for key in by_client},
+        **dict.fromkeys(by_client, of_clients),
+        **(alone if trains_alone else {}),
         "admitted": [1],
         "others": [0, 1],
     }
-    return make_logged_run(job.overrides, numbers)
+    return make_logged_run(job.overrides, numbers, 1 if "rounds=1" in job.overrides else 8)
 
 
 @pytest.mark.parametrize("chapter", FEDALIGN, ids=lambda chapter: chapter.name)
@@ -142,11 +142,10 @@ def test_the_percentage_of_clients_better_off() -> None:
     accuracies = {
         "fedalign": {"2": 0.9, "3": 0.5, "4": 0.7, "5": 0.1},
         "fedavg_priority": {"2": 0.9, "3": 0.5, "4": 0.1, "5": 0.1},
-        "local_only": {"2": 0.8, "3": 0.5, "4": 0.6, "5": 0.2},
     }
     runs = [
         make_logged_run(
-            ("experiment=fedalign/local_only", f"strategy={name}", "seed=1"),
+            ("experiment=fedalign/alone", f"strategy={name}", "seed=1"),
             {
                 "non_priority": map_moments([statistics.mean(values.values())] * 4),
                 "tested": values,
@@ -155,7 +154,14 @@ def test_the_percentage_of_clients_better_off() -> None:
         )
         for name, values in accuracies.items()
     ]
-    tables = build_local_only_tables(runs)
+    alone = {"tested": {"2": 0.8, "3": 0.5, "4": 0.6, "5": 0.2}}
+    words = ("rounds=1", "strategy=fedavg", "evaluation.alone_epochs=9", "seed=1")
+    runs.append(make_logged_run(("experiment=fedalign/alone", *words), {"alone": alone}, 1))
+    tables = build_alone_tables(runs)
+    assert tables["non_priority"].rows[-1] == (
+        *("alone", 1, None, None, None),
+        SeedStatistic(pytest.approx(52.5)),  # type: ignore[arg-type]
+    )
     assert tables["better_off"].rows == (
         ("fedalign", 1, SeedStatistic(50.0), None),
         ("fedavg_priority", 1, SeedStatistic(25.0), None),
@@ -164,9 +170,9 @@ def test_the_percentage_of_clients_better_off() -> None:
         ("fedalign - priority only", SeedStatistic(25.0, None, 1, 1), None),
     )
     assert "whole" not in tables
-    assert tables["over_local"].rows == (
-        ("fedalign - local_only", SeedStatistic(2.5, None, 1, 1), None),
-        ("fedavg_priority - local_only", SeedStatistic(-12.5, None, 0, 1), None),
+    assert tables["over_alone"].rows == (
+        ("fedalign - alone", SeedStatistic(2.5, None, 1, 1), None),
+        ("fedavg_priority - alone", SeedStatistic(-12.5, None, 0, 1), None),
     )
 
 
@@ -205,9 +211,10 @@ def test_the_terms_of_the_bound() -> None:
 
     shared = ("experiment=fedalign/synth_low", "data.noise=flip")
     lowest = {"lowest": {"1": 0.0, "2": 0.5, "3": 0.2}}
-    local_only = make_logged_run((*shared, "strategy=local_only", "seed=1"), lowest)
+    words = ("rounds=1", "strategy=fedavg", "evaluation.alone_epochs=9", "seed=1")
+    alone = make_logged_run((*shared, *words), lowest, 1)
     open_gate = make_run("inf", 0.5, 0.4, {"2": 6.0, "3": 2.0})
-    tables = build_bound_tables([make_run("0.2", 0.8, 0.2, {"2": 2.0}), open_gate, local_only])
+    tables = build_bound_tables([make_run("0.2", 0.8, 0.2, {"2": 2.0}), open_gate, alone])
     # Gamma_2 = 1.2 - 0.5, Gamma_3 = 0.1 - min(0.1, 0.2); 8 rounds.
     (_, *narrow), (_, *wide) = tables["terms"].rows
     means = [cell.mean for cell in (*narrow[1:], *wide[1:]) if isinstance(cell, SeedStatistic)]
@@ -225,11 +232,11 @@ def test_the_terms_of_the_bound() -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run local-only training, FedALIGN, and FedAvg on the priority clients in one folder."""
+    """Run FedALIGN, and FedAvg on the priority clients with all clients also alone."""
     folder = tmp_path_factory.mktemp("runs")
-    for name in ("local_only", "fedalign", "fedavg_priority"):
-        gate = ("strategy.epsilon=2.0",) if name == "fedalign" else ()
-        run_here(folder / name, f"strategy={name}", *SMALL, *gate)
+    run_here(folder / "fedalign", "strategy=fedalign", *SMALL, "strategy.epsilon=2.0")
+    alone = "evaluation.alone_epochs=12"
+    run_here(folder / "fedavg_priority", "strategy=fedavg_priority", *SMALL, alone)
     return folder
 
 
@@ -258,25 +265,25 @@ def test_terms_of_the_book_equal_the_reports(runs: Path) -> None:
 
 
 def test_collected_numbers_equal_the_records(runs: Path) -> None:
-    """F after a round, and the accuracies of local models, equal those of the run's records."""
-    local_only = load_run(runs / "local_only")
-    data, settings = reload_data(local_only)
+    """F after a round, and the accuracies of models alone, equal those of the run's records."""
+    run = load_run(runs / "fedavg_priority")
+    data, settings = reload_data(run)
     everyone = range(data.num_clients)
     examples = Examples(data.get_pooled_split("test", everyone), torch.device("cpu"))
     accuracies = {
         k: evaluate_clients(model, *examples.select_clients([k]), [examples.count(k)])[0].accuracy
-        for k, model in _load_local_models(
-            local_only, load_trained_model(local_only, settings, data)
-        )
+        for k, model in train_alone(settings, data, everyone)
     }
-    last = [row for row in read_rows(local_only.directory, "evaluations") if row["round"] == 4]
-    assert accuracies == {row["client"]: row["test_accuracy"] for row in last}
-    whole = collect_local_only_numbers(local_only)["whole"]
-    assert whole.keys() == set(everyone) - set(data.priority)
-    assert len(set(whole.values())) > 1
-    global_run = load_run(runs / "fedavg_priority")
-    assert len(set(collect_local_only_numbers(global_run)["whole"].values())) == 1
-    objective = collect_fedalign_numbers(global_run)["objective"]
+    last = [row for row in read_rows(run.directory, "evaluations") if row["round"] == 4]
+    assert accuracies == {row["client"]: row["alone_test_accuracy"] for row in last}
+    numbers = collect_alone_numbers(run)
+    others = set(everyone) - set(data.priority)
+    assert numbers["alone"]["tested"] == {k: accuracies[k] for k in others}
+    assert numbers["alone"]["whole"].keys() == others
+    assert len(set(numbers["alone"]["whole"].values())) > 1
+    assert numbers["whole"].keys() == others
+    assert len(set(numbers["whole"].values())) == 1
+    objective = collect_fedalign_numbers(run)["objective"]
     for after in (1, 2):
-        assert objective[after] == pytest.approx(global_run.rounds[after].global_loss, rel=1e-12)
+        assert objective[after] == pytest.approx(run.rounds[after].global_loss, rel=1e-12)
     assert np.isfinite(objective[4])

@@ -34,7 +34,6 @@ from client_app.data import ClientData
 from client_app.data.synth import SynthData
 from client_app.models import build_model
 from client_app.node.client import FederatedClient
-from client_app.node.node import Node
 from client_app.training.batched import BatchedTrainer
 from conf import compose_settings
 from conf.schema.data import SynthSettings
@@ -480,12 +479,6 @@ def test_a_node_returns_one_sum(
         np.testing.assert_allclose(array, whole, rtol=0, atol=1e-5 * scale)
 
 
-def test_local_models_train_one_by_one(passes: list[list[int]]) -> None:
-    """Clients with local models have no common model, so they train one by one."""
-    send_requests(make_grid(1), MessageType.TRAIN, {1: keeps_model_request(1, (0, 1, 2))})
-    assert passes == [[0], [1], [2]]
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -575,47 +568,6 @@ def test_evaluation_between_rounds_changes_no_training() -> None:
     reply = send_requests(grid, MessageType.TRAIN, {1: train_request((0, 1, 2, 3, 4))})[0]
     for result in decode_train_reply(reply.content):
         assert_same_result(result, expected[result.client or 0])
-
-
-def keeps_model_request(server_round: int, clients: tuple[int, ...]) -> RecordDict:
-    call = RoundPlan(clients, trains_local_model=True)
-    objective, priority = Objective(1.0, 0.5), (False,) * len(clients)
-    return encode_train_request(record(), TrainRequest(server_round, call, priority, objective))
-
-
-@pytest.mark.parametrize("num_nodes", [1, 2])
-def test_local_models_stay_and_continue_training(num_nodes: int) -> None:
-    """With keeps-model each client continues from its last model and sends none."""
-    grid = make_grid(num_nodes)
-    node = Node(compose_settings("custom", OVERRIDES).settings)
-    expected = {k: list(model().values()) for k in range(NUM_CLIENTS)}
-    for server_round in (1, 2, 3):
-        contents = {
-            j + 1: keeps_model_request(server_round, tuple(range(j, NUM_CLIENTS, num_nodes)))
-            for j in range(num_nodes)
-        }
-        for reply in send_requests(grid, MessageType.TRAIN, contents):
-            for result in decode_train_reply(reply.content):
-                k = result.client
-                assert k is not None
-                expected[k], _, metrics = node.get_client(k).fit(
-                    expected[k], {"server-round": server_round}
-                )
-                assert (result.status, result.arrays) == (Status.DONE, None)
-                assert result.loss == pytest.approx(metrics["loss"], abs=1e-6)
-    stored = evaluate_request((0,), (True,), measure_test=True)
-    stored.config_records["config"]["keeps-model"] = True
-    broadcast = evaluate_request((0,), (True,), measure_test=True)
-    kept_metrics, received = (
-        to_metrics(
-            decode_evaluate_reply(
-                send_requests(grid, MessageType.EVALUATE, {1: content})[0].content
-            )[0]
-        )
-        for content in (stored, broadcast)
-    )
-    assert kept_metrics == node.get_client(0).evaluate(expected[0], {})[2]
-    assert received == node.get_client(0).evaluate(list(model().values()), {})[2]
 
 
 def test_another_run_config_is_another_node() -> None:

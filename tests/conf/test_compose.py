@@ -325,7 +325,6 @@ MISTAKES = {
     "strategy=fedavg privacy=dp_fixed_server": (
         "privacy must be none with strategy=fedavg .an update counts by its client's data"
     ),
-    "strategy=local_only server_optimizer=adam": "server_optimizer must be sgd if every client",
     "strategy=aaggff_d strategy.c1=3 strategy.c2=1": "strategy.c2 must be a number > 3, got 1.0",
     "strategy=composed strategy/weighting=afl strategy.priority_samples=3": (
         "strategy.priority_samples must be null with a weighting that is not by data .*, got 3"

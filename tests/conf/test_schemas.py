@@ -64,11 +64,10 @@ def test_a_rules_parameters_are_its_settings(group: str, key: str) -> None:
 
 @pytest.mark.parametrize("key", NAMED_STRATEGIES)
 def test_strategies_have_only_the_shared_settings_they_use(key: str) -> None:
-    """All can sample; only some support priority samples or aggregate."""
+    """All can sample and scale the step; only some support priority samples."""
     names = {item.name for item in fields(OPTION_SCHEMAS["strategy"][key])}
-    assert "fraction" in names
+    assert {"fraction", "server_lr"} <= names
     assert ("priority_samples" in names) == (key in {"fedalign", "fedavg", "fedavg_priority"})
-    assert ("server_lr" in names) == (key != "local_only")
 
 
 def test_annotations_may_be_strings() -> None:

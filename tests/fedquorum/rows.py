@@ -18,7 +18,6 @@ from fedquorum.rules.selection import (
     AfterWarmup,
     AllClients,
     EpsilonGate,
-    LocalModelSelection,
     PriorityOnly,
     Sampling,
     Selection,
@@ -37,7 +36,6 @@ from fedquorum.rules.weighting import (
     PropFairWeighting,
     QFedAvgWeighting,
     TERMWeighting,
-    ZeroWeighting,
 )
 
 SIZE = 9
@@ -57,11 +55,6 @@ def expect_one(weights: AggregationWeights, given: ClientUpdates) -> float:
 def expect_registered_fraction(weights: AggregationWeights, given: ClientUpdates) -> float:
     """Return the fraction of the registered clients that take part."""
     return len(given.client) / len(given.registered)
-
-
-def expect_zero(weights: AggregationWeights, given: ClientUpdates) -> float:
-    """Return the sum of weights if no update counts."""
-    return 0.0
 
 
 def expect_mean_echo(weights: AggregationWeights, given: ClientUpdates) -> float:
@@ -210,7 +203,6 @@ ROWS = (
         {"num_rounds": 10},
     ),
     Row(PriorityOnly, ({"sampling": Sampling(0.5, seed=3)},)),
-    Row(LocalModelSelection),
     Row(
         PowerOfChoice,
         ({"loss_source": "reported"}, {"candidates": 6, "sampling": Sampling(0.5, seed=3)}),
@@ -282,7 +274,6 @@ ROWS = (
             compute_projected_factors,
         ),
     ),
-    Row(ZeroWeighting, total=expect_zero),
     Row(
         FedAWEWeighting,
         ({"echo_cap": 2.0}, {"clip": 0.5}),

@@ -73,11 +73,10 @@ BY_LOSS = PowerOfChoice(loss_source="reported")  # all clients, as the fraction 
 GIVEN = {rule.description.key: rule for rule in (GATE, BY_LOSS)}
 Combination = tuple[str, str, str, str]
 
-SELECTED = [key for key, rule in ALL_SELECTIONS.items() if not rule.traits.trains_local_models]
-WEIGHED = [key for key, rule in ALL_WEIGHTINGS.items() if rule().traits.aggregates]
+SELECTED = [*ALL_SELECTIONS]
+WEIGHED = [*ALL_WEIGHTINGS]
 CORRECTED = [NONE, *PARTICIPATIONS]
 OPTIMIZERS = [*SERVER_OPTIMIZERS]
-"""The parts, except those of local models, which combine with no other part."""
 
 
 def find_refusal(selection: str, weighting: str, correction: str, optimizer: str) -> str | None:

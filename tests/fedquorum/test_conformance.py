@@ -19,7 +19,7 @@ from fedquorum.rules.description import Goal
 from fedquorum.rules.participation import PARTICIPATIONS, Participation
 from fedquorum.rules.regret import compute_regret_bound
 from fedquorum.rules.rule import Rule, RunContext, get_parameters
-from fedquorum.rules.selection import AllClients, LocalModelSelection, Selection
+from fedquorum.rules.selection import Selection
 from fedquorum.rules.server_optimizer import SERVER_OPTIMIZERS, ServerOptimizer
 from fedquorum.rules.state_arrays import expand_state, from_arrays, to_arrays
 from fedquorum.rules.types import (
@@ -478,9 +478,7 @@ def test_a_weighting_has_all_descriptions(rule: Weighting[Any]) -> None:
 def test_a_weight_is_explained_with_its_number(rule: Weighting[Any]) -> None:
     """For every client; one of the lines ends with its weight."""
     (given,) = draw_rounds(1, SIZE, seed=12)
-    trace = decide_first_round(
-        rule, given, SIZE, AllClients() if rule.traits.aggregates else LocalModelSelection()
-    )
+    trace = decide_first_round(rule, given, SIZE)
     assert trace.weights is not None
     for index in range(SIZE):
         lines = list(rule.explain(trace, index))
@@ -491,19 +489,15 @@ def test_a_weight_is_explained_with_its_number(rule: Weighting[Any]) -> None:
             assert lines[-1].endswith(
                 f"{recorded.mixing_coefficient:.6g} / {recorded.update_norm:.6g}"
             )
-        elif rule.traits.aggregates:
-            assert lines[-1].endswith(f"= {weight:.6g}") or f"= {weight:.6g}" in lines[0]
         else:
-            assert lines[0].startswith("c_k = 0")
+            assert lines[-1].endswith(f"= {weight:.6g}") or f"= {weight:.6g}" in lines[0]
     assert list(find_contradictions(rule, trace)) == []
 
 
 UNDECIDED = [
     rule
     for _, rule in FULL
-    if rule.traits.aggregates
-    and not rule.description.unreplayable
-    and not isinstance(rule, AverageAll | AverageParticipating)
+    if not rule.description.unreplayable and not isinstance(rule, AverageAll | AverageParticipating)
 ]
 """The rules whose explanations need the weights.
 
@@ -545,7 +539,6 @@ def test_a_plan_is_a_function_of_the_round(rule: Selection) -> None:
         assert set(plan.clients) <= (
             set(CLIENTS.clients) if plan.eligible is None else plan.eligible
         )
-        assert plan.trains_local_model == rule.traits.trains_local_models
         assert (plan.epsilon is not None) == rule.traits.has_gate
 
 
@@ -568,7 +561,7 @@ def test_a_fraction_is_one_or_has_a_reason(rule: Selection, loss: float) -> None
 @selection_cases
 def test_a_selection_describes_its_clients(rule: Selection) -> None:
     """Its population, and why it selects a client or not."""
-    assert bool(rule.description.population) != rule.traits.trains_local_models
+    assert rule.description.population
     for t in range(3):
         plan = make_plan(rule, t)
         for client in CLIENTS.clients:
@@ -576,9 +569,7 @@ def test_a_selection_describes_its_clients(rule: Selection) -> None:
             assert explanation.startswith("yes; " if client in plan.clients else "no; ")
 
 
-@pytest.mark.parametrize(
-    "rule", [rule for rule in SELECTION_CASES if not rule.traits.trains_local_models], ids=repr
-)
+@selection_cases
 def test_an_admission_is_explained_with_its_numbers(rule: Selection) -> None:
     """Each update is admitted whole or not at all."""
     (given,) = draw_rounds(1, SIZE, seed=13)

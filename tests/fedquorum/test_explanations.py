@@ -12,7 +12,7 @@ import numpy as np
 from fedquorum.registry import ALL_SELECTIONS, ALL_WEIGHTINGS
 from fedquorum.rules.participation import PARTICIPATIONS
 from fedquorum.rules.rule import RunContext
-from fedquorum.rules.selection import AllClients, LocalModelSelection, Sampling
+from fedquorum.rules.selection import Sampling
 from fedquorum.rules.types import ClientReports, Population
 from fedquorum.rules.weighting import AverageAll, Weighting
 
@@ -38,7 +38,6 @@ EXPLAINED_WEIGHTINGS = (
     "fedmgda",
     "fedgp",
     "maxfl",
-    "no_weight",
     "fedau",
     "empirical",
     "known_statistics",
@@ -49,7 +48,6 @@ EXPLAINED_SELECTIONS = (
     "after_warmup",
     "priority_only",
     "power_of_choice",
-    "alone",
 )
 UPDATES = np.array([[1.0, 0.0], [-1.0, 1.0], [-1.0, -1.0]])
 UPDATES_OF_ROUND = make_client_updates([1.0, 3.0, 2.0], data=[10, 30, 20], updates=UPDATES)
@@ -67,12 +65,7 @@ def test_weights(snapshot: Snapshot) -> None:
     """The second of three clients in the first round."""
     texts = {}
     for key, rule in build_weightings():
-        made = decide_first_round(
-            rule,
-            UPDATES_OF_ROUND,
-            3,
-            AllClients() if rule.traits.aggregates else LocalModelSelection(),
-        )
+        made = decide_first_round(rule, UPDATES_OF_ROUND, 3)
         texts[key] = "\n".join(rule.explain(made, 1))
     assert all(texts.values())
     snapshot("audit/weights.txt", join_sections({key: texts[key] for key in EXPLAINED_WEIGHTINGS}))

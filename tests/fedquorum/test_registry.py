@@ -26,7 +26,6 @@ from fedquorum.rules.selection import (
     AfterWarmup,
     AllClients,
     EpsilonGate,
-    LocalModelSelection,
     PriorityOnly,
     Sampling,
 )
@@ -37,7 +36,6 @@ from fedquorum.rules.weighting import (
     DataFraction,
     QFedAvgWeighting,
     TERMWeighting,
-    ZeroWeighting,
 )
 
 CONTEXT = RunContext(num_rounds=10, seed=3, rates={0: 0.5, 1: 1.0}, clients=(0, 1))
@@ -56,7 +54,6 @@ EXPECTED = {
     "fedalign": RuleSet(EpsilonGate(num_rounds=10, sampling=ALL_CLIENTS), DataFraction()),
     "fedavg": RuleSet(AfterWarmup(10, sampling=ALL_CLIENTS), DataFraction()),
     "fedavg_priority": RuleSet(PriorityOnly(ALL_CLIENTS), DataFraction()),
-    "local_only": RuleSet(LocalModelSelection(ALL_CLIENTS), ZeroWeighting()),
     "fedau": RuleSet(AllClients(ALL_CLIENTS), FedAUCorrection()),
     "empirical": RuleSet(AllClients(ALL_CLIENTS), EmpiricalCorrection()),
     "known_statistics": RuleSet(AllClients(ALL_CLIENTS), KnownRatesCorrection({0: 0.5, 1: 1.0})),
@@ -204,10 +201,9 @@ def test_a_mistyped_server_optimizer_is_refused_by_name() -> None:
 def test_every_part_can_be_chosen() -> None:
     """A composed strategy accepts every part in the tables."""
     for key, rule in ALL_SELECTIONS.items():
-        if not rule.traits.trains_local_models:
-            uncorrected = {"participation": {"name": NONE}} if key == "power_of_choice" else {}
-            parts = {**COMPOSITION, "selection": {"name": key}, **uncorrected}
-            assert isinstance(build_named(COMPOSED, **parts).selection, rule)
+        uncorrected = {"participation": {"name": NONE}} if key == "power_of_choice" else {}
+        parts = {**COMPOSITION, "selection": {"name": key}, **uncorrected}
+        assert isinstance(build_named(COMPOSED, **parts).selection, rule)
     for key, correction in PARTICIPATIONS.items():
         parts = {**COMPOSITION, "participation": {"name": key}}
         assert isinstance(build_named(COMPOSED, **parts).weighting, correction)

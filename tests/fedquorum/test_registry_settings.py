@@ -33,7 +33,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 COMBINATIONS = [
-    *((key, "sgd") for key in NAMED_STRATEGIES if key != "local_only"),
+    *((key, "sgd") for key in NAMED_STRATEGIES),
     *(("fedau", optimizer) for optimizer in SERVER_OPTIMIZERS),
 ]
 

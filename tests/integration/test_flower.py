@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -31,7 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.flower]
 STOPPED_ROUNDS = 120  # more than pass until a busy machine has stopped the run
 STOPPED = ("client.local_epochs=1", "engine.checkpoint_every=2")
 KEPT = (
-    *("strategy=local_only", "availability=markov", "availability.p=0.5", "rounds=4"),
+    *("strategy=fedavg", "availability=markov", "availability.p=0.5", "rounds=4"),
     *("data.sizes=equal", "data.samples_per_client=100", "client.local_epochs=1"),
 )
 
@@ -57,25 +56,13 @@ def kept(flower: Shell) -> Path:
 
 
 def test_what_clients_keep_survives_between_rounds(kept: Path, tmp_path: Path) -> None:
-    """Local models and Markov availability live in Flower's context, on Ray as in process."""
+    """The state of Markov availability lives in Flower's context, on Ray as in process."""
     in_process = run_here(tmp_path / "kept", *KEPT)
     assert_same_bits(in_process, kept, 4)
     tables = [read_rows(run) for run in (in_process, kept)]
     there = [[(row["round"], row["client"], row["status"]) for row in rows] for rows in tables]
     assert there[0] == there[1]
     assert {row["status"] for row in tables[0]} == {"trained", "unavailable"}
-
-
-@pytest.mark.parametrize("engine", ["in-process", "flower"] if is_long() else ["in-process"])
-def test_models_that_only_clients_had_cannot_resume(flower: Shell, kept: Path, engine: str) -> None:
-    """The models of local-only clients are lost with a run on Ray; resuming says so in one line."""
-    refused = flower("fedquorum", f"resume={kept}", "rounds=5", f"engine={engine}")
-    assert refused.status == 1
-    assert re.search(
-        "engine must be in-process.*, before and now, to resume a run with strategy=local_only",
-        refused.stderr,
-    )
-    assert "Traceback" not in refused.stderr
 
 
 @pytest.fixture(scope="module")

@@ -120,16 +120,9 @@ def draw(number: int, attempt: int) -> Case | None:
     return Case(number, words, one((3, 6), (6, 3)), int(rng.integers(1, ROUNDS)), joining_round)
 
 
-AT_NODES = ("alone", "no_weight")
-"""Clients' models stay with their nodes, whose number may not change."""
-
-
 def parts(number: int, one: Callable[..., Any]) -> Mapping[str, tuple[str, type[Rule] | None]]:
     """Return a rule of each kind, with its key: the weightings in turn, with others at random."""
-    selections, weightings = (
-        [item for item in sorted(table.items()) if item[0] not in AT_NODES]
-        for table in (ALL_SELECTIONS, ALL_WEIGHTINGS)
-    )
+    selections, weightings = (sorted(table.items()) for table in (ALL_SELECTIONS, ALL_WEIGHTINGS))
     return {
         "selection": one(*selections),
         "weighting": weightings[number % len(weightings)],

@@ -42,7 +42,6 @@ STRATEGIES: dict[str, tuple[str, ...]] = {
     "gate": ("strategy.epsilon=1",),
     "memory": ("strategy=fedvarp",),
     "mixing": ("strategy=aaggff_d", "response_time=lognormal"),
-    "alone": ("strategy=local_only",),
 }
 
 

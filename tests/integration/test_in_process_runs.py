@@ -520,25 +520,3 @@ def test_priority_clients_are_sampled_with_replacement(tmp_path: Path) -> None:
         data = sum(row["num_examples"] for row in here)
         loss = sum(row["num_examples"] / data * row["loss"] for row in here)
         assert record["global_loss"] == pytest.approx(loss, rel=1e-6)
-
-
-def test_local_only_is_federated_averaging_of_one(tmp_path: Path) -> None:
-    """A client alone learns as in a federation in which it is the only one that counts."""
-    words = ("rounds=4", "data.priority=[3]", "data.num_clients=5")
-    alone, averaged = (
-        run(tmp_path / name, f"strategy={name}", *words)
-        for name in ("local_only", "fedavg_priority")
-    )
-    one, other = (
-        [row for row in read_rows(d, "evaluations") if row["client"] == 3]
-        for d in (alone, averaged)
-    )
-    assert len(one) == 1 + 4
-    assert one == other
-    assert [r["global_loss"] for r in read_rounds(alone)] == [
-        r["global_loss"] for r in read_rounds(averaged)
-    ]
-    others = [r["test"]["non_priority"]["accuracy"] for r in read_rounds(alone)]
-    assert others != [r["test"]["non_priority"]["accuracy"] for r in read_rounds(averaged)]
-    table = read_rows(alone)
-    assert {(row["status"], row["weight"]) for row in table} == {("trained", 0.0)}

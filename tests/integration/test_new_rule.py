@@ -26,7 +26,10 @@ DOCUMENTS = {
     *("README.md", "SECURITY.md"),
     *(f"docs/{page}.md" for page in ("composition", "methods", "scale", "stability")),
 }
-LAST = {TABLE: r"^ {8}ZeroWeighting,\n", ROWS: r"^ {4}Row\(ZeroWeighting.*\),\n"}
+LAST = {
+    TABLE: r"^ {8}FedGPWeighting,\n",
+    ROWS: r"^ {4}Row\(\n {8}FedGPWeighting,\n(?: {8}.*\n)+ {4}\),\n",
+}
 """The last rows of weightings in the tables, in front of the new one."""
 SMALL = ("rounds=3", *make_client_overrides(4, 2, samples=20), "strategy.fraction=0.5")
 

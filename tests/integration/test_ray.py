@@ -224,8 +224,8 @@ def interrupt(_: Any) -> None:
 
 
 def test_resumed_from_ray_in_process(tmp_path: Path, run: Callable[..., Path]) -> None:
-    """With local models and Markov availability, the bits are those of an uninterrupted run."""
-    kept = ("strategy=local_only", "availability=markov", "availability.p=0.6")
+    """With Markov availability, the bits are those of an uninterrupted run."""
+    kept = ("strategy=fedavg", "availability=markov", "availability.p=0.6")
     words = (*FAST, *kept, "engine.num_supernodes=2", "engine.workers=1", "rounds=6")
     stopped = tmp_path / "stopped"
     with pytest.raises(KeyboardInterrupt):

@@ -32,13 +32,13 @@ HELD_OUT = ("data.holdout_client_fraction=0.25",)
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a run of local_only, and two runs with its losses as requirements."""
+    """Return a folder with a run of clients alone, and two runs with its losses as requirements."""
     folder = tmp_path_factory.mktemp("appeal")
-    make_real_run(folder / "local", "strategy=local_only")
-    required = (f"evaluation.requirement={folder / 'local'}", *HELD_OUT)
+    make_real_run(folder / "alone", "strategy=fedavg", "evaluation.alone_epochs=5")
+    required = (f"evaluation.requirement={folder / 'alone'}", *HELD_OUT)
     make_real_run(folder / "fedavg", "strategy=fedavg", *required)
     make_real_run(
-        folder / "maxfl", "strategy=maxfl", f"strategy.requirement={folder / 'local'}", *HELD_OUT
+        folder / "maxfl", "strategy=maxfl", f"strategy.requirement={folder / 'alone'}", *HELD_OUT
     )
     return folder
 
@@ -74,31 +74,31 @@ def test_held_out_clients_never_train_and_are_evaluated(runs: Path, name: str) -
 
 @pytest.mark.parametrize("name", ["fedavg", "maxfl"])
 def test_appeal_follows_from_the_records_of_both_runs(runs: Path, name: str) -> None:
-    """rho_k is the final training loss of the local model, also for held-out clients."""
-    local = {
-        row["client"]: row for row in read_rows(runs / "local", "evaluations") if row["round"] == 5
+    """rho_k is the training loss of k's model alone, also for held-out clients."""
+    alone = {
+        row["client"]: row for row in read_rows(runs / "alone", "evaluations") if row["round"] == 5
     }
-    assert all(row["loss"] > 0 for row in local.values())
+    assert all(row["alone_loss"] > 0 for row in alone.values())
     recorded = read_recorded_requirements(runs / name)
     assert dict(recorded.columns["requirement"]) == {
-        client: row["loss"] for client, row in local.items()
+        client: row["alone_loss"] for client, row in alone.items()
     }
     tested = [row for row in read_rows(runs / name, "evaluations") if row["round"] == 5]
     for group in ("held_out", "all"):
         group_rows = [row for row in tested if row["held_out"] == (group == "held_out")]
-        local_rows = [local[row["client"]] for row in group_rows]
+        alone_rows = [alone[row["client"]] for row in group_rows]
         fraction, accuracy = reference.measure_appeal(
             get_column(group_rows, "loss"),
-            get_column(local_rows, "loss"),
+            get_column(alone_rows, "alone_loss"),
             get_column(group_rows, "test_accuracy"),
-            get_column(local_rows, "test_accuracy"),
+            get_column(alone_rows, "alone_test_accuracy"),
         )
         metrics = read_test_groups(runs / name)[-1][group]
         assert metrics["appeal"] == pytest.approx(fraction)
         assert metrics["preferred_accuracy"] == pytest.approx(accuracy)
 
 
-def test_maxfls_weights_follow_from_the_local_losses(runs: Path) -> None:
+def test_maxfls_weights_follow_from_the_losses_alone(runs: Path) -> None:
     """The weights of every round equal those of the reference."""
     requirements = read_recorded_requirements(runs / "maxfl").columns["requirement"]
     for server_round in range(1, 6):
@@ -120,12 +120,12 @@ def test_evaluating_appeal_changes_no_bit_of_the_model(runs: Path, tmp_path: Pat
 
 
 def test_a_run_resumes_with_its_initial_requirements(runs: Path, tmp_path: Path) -> None:
-    """It reads them from its records, not from the local_only run, whose folder may be gone."""
-    local = tmp_path / "local"
-    shutil.copytree(runs / "local", local)
-    overrides = ("strategy=maxfl", f"strategy.requirement={local}", *HELD_OUT)
+    """It reads them from its records, not from the other run, whose folder may be gone."""
+    alone = tmp_path / "alone"
+    shutil.copytree(runs / "alone", alone)
+    overrides = ("strategy=maxfl", f"strategy.requirement={alone}", *HELD_OUT)
     make_real_run(tmp_path / "stopped", *overrides, "rounds=2", "engine.num_supernodes=3")
-    shutil.rmtree(local)
+    shutil.rmtree(alone)
     make_real_run(tmp_path / "stopped", *overrides, f"resume={tmp_path / 'stopped'}")
     first, other = (
         load_file(d / "model.safetensors") for d in (runs / "maxfl", tmp_path / "stopped")
@@ -137,14 +137,13 @@ def test_a_run_resumes_with_its_initial_requirements(runs: Path, tmp_path: Path)
 @pytest.mark.usefixtures("blank_figures")
 def test_the_report_shows_held_out_clients_and_appeal(runs: Path, tmp_path: Path) -> None:
     """The tables have a line for held-out clients; the CSV file and the page have the appeal."""
-    report([str(runs), "--output", str(tmp_path)])
+    report([*(str(runs / name) for name in ("fedavg", "maxfl")), "--output", str(tmp_path)])
     with (tmp_path / "table.csv").open() as file:
         lines = {(line["strategy"], line["clients"]): line for line in csv.DictReader(file)}
     for name in ("fedavg", "maxfl"):
         test = read_test_groups(runs / name)[-1]
         for group in ("priority", "non_priority", "all", "held_out"):
             assert float(lines[name, group]["appeal_mean"]) == test[group]["appeal"]
-    assert lines["local_only", "all"]["appeal_mean"] == ""
     page = (tmp_path / "report.html").read_text()
     for text in ("clients satisfied, %", "held-out clients"):
         assert text in page
@@ -176,15 +175,14 @@ def test_requirements_given_twice_may_share_missing_values() -> None:
         (("evaluation.requirement={9: 1}",), "must name client ids from 0 to 7, got 9"),
         (("evaluation.requirement=true",), r"evaluation\.requirement must be a number, .*got true"),
         (("evaluation.requirement={runs}/none",), "none"),
-        (("evaluation.requirement={runs}/fedavg",), "expected a run of local_only, .* of fedavg"),
-        (("evaluation.requirement={runs}/local", "seed=2"), "seed=1 where this run has 2"),
         (
-            ("evaluation.requirement={runs}/local", "data.alpha=2"),
-            r"of the same clients, got one with data\.alpha=",
+            ("evaluation.requirement={runs}/fedavg",),
+            r"expected a run with evaluation\.alone_epochs=N, .* one of fedavg",
         ),
+        (("evaluation.requirement={runs}/alone", "seed=2"), "seed=1 where this run has 2"),
         (
-            ("strategy=local_only", *HELD_OUT),
-            r"data\.holdout_client_fraction must be 0 with strategy=local_only .*, got 0\.25",
+            ("evaluation.requirement={runs}/alone", "data.alpha=2"),
+            r"of the same clients, got one with data\.alpha=",
         ),
         (
             ("data.holdout_client_fraction=0.9",),

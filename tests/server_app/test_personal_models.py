@@ -90,6 +90,8 @@ def test_the_numbers_are_those_of_training_by_the_formula(
         loss, accuracy = sgd.measure(trained, client.x_test, client.y_test)
         assert row[f"{model}_epochs"] == epochs
         assert row[f"{model}_test_loss"] == pytest.approx(loss, rel=1e-4)
+        training_loss, _ = sgd.measure(trained, client.x_train, client.y_train)
+        assert row[f"{model}_loss"] == pytest.approx(training_loss, rel=1e-4)
         assert row[f"{model}_test_accuracy"] == pytest.approx(accuracy)
         assert row[f"{model}_test_loss"] != row["test_loss"]
         assert row[f"{model}_test_metric"] is None
@@ -233,10 +235,6 @@ REFUSED = {
     "evaluation.finetune_epochs=[0,1] data.validation_fraction=0": (
         "evaluation.finetune_epochs must be one number without validation splits, got [0, 1] "
         "(data.validation_fraction=0.2 makes them)"
-    ),
-    "evaluation.alone_epochs=2 strategy=local_only": (
-        "evaluation.alone_epochs must be 0 with strategy=local_only (every client has its own "
-        "model already), got 2"
     ),
 }
 

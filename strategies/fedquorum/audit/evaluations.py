@@ -34,7 +34,6 @@ def find_evaluation_mismatches(
     """
     evaluates_others = (
         DROP_IN_KEY in recorded.run.config
-        or rules.trains_local_models
         or rules.hooks.before_round is not None
         or rules.hooks.report is not None
     )
@@ -103,7 +102,7 @@ def _find_split_mismatches(
 
 
 def _find_personal_mismatches(recorded: AuditInput, number: int, row: TableRow) -> Iterator[str]:
-    """Yield models of a client's own that the run did not ask for, and impossible metrics."""
+    """Yield personal models that the run did not ask for, and impossible metrics."""
     settings = recorded.run.find_leg(number).settings
     metric = settings.get("evaluation.metric", "accuracy")
     for model, key in EPOCH_SETTINGS.items():
@@ -117,12 +116,17 @@ def _find_personal_mismatches(recorded: AuditInput, number: int, row: TableRow) 
             yield f"{model}_epochs is {epochs}, which {key} does not allow"
         if row["held_out"]:
             yield f"the model {model} of a client that never trains"
-        for split in SPLITS if _is_simulated(recorded, number) else ():
-            for name in ("loss", "accuracy", "metric"):
-                value = row[f"{model}_{split}_{name}"]
-                definition = get_metric(str(metric) if name == "metric" else name)
-                if value is not None and not definition.contains(value):
-                    yield f"{model}_{split}_{name} is {value:g}, which none can be"
+        if not _is_simulated(recorded, number):
+            continue
+        kinds = {
+            f"{model}_loss": "loss",
+            **{f"{model}_{s}_{name}": name for s in SPLITS for name in ("loss", "accuracy")},
+            **{f"{model}_{s}_metric": str(metric) for s in SPLITS},
+        }
+        for name, kind in kinds.items():
+            value = row[name]
+            if value is not None and not get_metric(kind).contains(value):
+                yield f"{name} is {value:g}, which none can be"
 
 
 def _is_simulated(recorded: AuditInput, number: int) -> bool:

@@ -635,7 +635,7 @@ def _build_decision(row: TableRow) -> ClientDecision:
 
 def _build_evaluation(row: TableRow, population: Population) -> ClientEvaluation:
     def get_value(name: str) -> float:
-        value = row.get(name)  # a model of the client's own may have no columns
+        value = row.get(name)  # a personal model may have no columns
         return math.nan if value is None else float(value)
 
     return ClientEvaluation(

@@ -1,8 +1,8 @@
 """Maximize the number of clients that the model satisfies (MaxFL), and compute it in any run.
 
-Client k requires a loss below rho_k, such as the loss of its local model. A run with requirements
-reports appeal and preferred accuracy for any strategy, both after Cho et al., "Maximizing Global
-Model Appeal in Federated Learning", TMLR 2024.
+Client k requires a loss below rho_k, such as the loss of the model that it trains alone. A run with
+requirements reports appeal and preferred accuracy for any strategy, both after Cho et al.,
+"Maximizing Global Model Appeal in Federated Learning", TMLR 2024.
 """
 
 import math
@@ -77,8 +77,8 @@ class MaxFLWeighting(Weighting[None]):
     ----------
     requirement : float, sequence or mapping of int to float
         rho_k, for all clients or by client id, in the unit of the training loss. In settings also
-        the folder of a ``local_only`` run: rho_k is then the final training loss of k's local
-        model. null takes ``evaluation.requirement``.
+        the folder of a run with ``evaluation.alone_epochs``: rho_k is then the training loss of
+        the model that k trained alone. null takes ``evaluation.requirement``.
     slope : float
         > 0, per unit of the loss.
     offset : float

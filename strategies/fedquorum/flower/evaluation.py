@@ -33,14 +33,11 @@ class EvaluationPlan:
         The clients that evaluate their training split for the objective.
     recorded_clients : tuple of int
         The clients that evaluate their training split only for the records.
-    evaluates_local_model : bool
-        Whether each client evaluates its local model instead.
     """
 
     test_clients: tuple[int, ...] = ()
     objective_clients: tuple[int, ...] = ()
     recorded_clients: tuple[int, ...] = ()
-    evaluates_local_model: bool = False
 
     @classmethod
     def for_initial_model(cls, population: Population, rules: RuleSet) -> "EvaluationPlan":
@@ -82,7 +79,7 @@ class EvaluationPlan:
         if candidates.evaluating_clients:
             objective_clients = tuple(sorted({*objective_clients, *candidates.evaluating_clients}))
         recorded_clients = test_clients if communication.evaluated_training else ()
-        return cls(test_clients, objective_clients, recorded_clients, rules.trains_local_models)
+        return cls(test_clients, objective_clients, recorded_clients)
 
 
 def find_candidates(
@@ -209,7 +206,7 @@ def add_personal_evaluations(
     evaluations: Sequence[ClientEvaluation],
     personal: Mapping[str, Mapping[int, PersonalEvaluation]],
 ) -> tuple[ClientEvaluation, ...]:
-    """Return the evaluations with those of the clients' own models.
+    """Return the evaluations with those of the personal models.
 
     Parameters
     ----------

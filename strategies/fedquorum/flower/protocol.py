@@ -563,7 +563,7 @@ class StandardProtocol(DynamicProtocol):
         return self.client_ids or by_default
 
     def check_rules(self, rules: RuleSet) -> None:
-        """Refuse rules that train local models, or that need D_k or losses before the round."""
+        """Refuse rules that need D_k or losses before the round."""
         if rules.selection.sampling.priority_samples is not None:
             raise ParameterError(
                 "priority_samples",
@@ -578,13 +578,6 @@ class StandardProtocol(DynamicProtocol):
                 "reported with a ClientApp written for Flower's own strategies",
                 "evaluated",
                 "such a client does not evaluate a model before it trains",
-            )
-        if rules.trains_local_models:
-            raise ParameterError(
-                "communication",
-                "this project's protocol with local_only",
-                type(self).__name__,
-                "each client keeps a local model, which only clients of that protocol can",
             )
 
     def build_node_registry(self, population: Population, rules: RuleSet) -> NodeRegistry:

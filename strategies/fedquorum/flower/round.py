@@ -134,7 +134,7 @@ def start_round(
         start_models = memory.get_start_models(state.round_state.weighting, model, population)
     # Known weights spare the server's memory: an update is added and dropped as it arrives.
     known_weights = get_streaming_weights(rules, communication, state.round_state.weighting, plan)
-    if known_weights is None and not plan.trains_local_model:
+    if known_weights is None:
         count = len(plan.clients) if late is None else len(late.start_rounds)
         check_space(communication.reply_memory, count, model)
     # A node cannot sum updates that the server must see one by one, to bound each.
@@ -279,9 +279,8 @@ class UpdateReceiver:
     def _receive_update(self, client: int, *, in_sum: bool) -> float | None:
         """Validate a client's update and add a_k Delta_k; return a_k, None if nothing is added."""
         results, context = self.results, self.context
-        has_model = not (in_sum or context.plan.trains_local_model)
         outcome = self.session.get_client_outcome(
-            client, results, context.model if has_model else None
+            client, results, None if in_sum else context.model
         )
         arrays = results.by_client[client].arrays if outcome.is_usable else None
         if arrays is not None:

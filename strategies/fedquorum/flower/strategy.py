@@ -409,7 +409,7 @@ class ComposedStrategy(Strategy):
         )
         self._step_result = replace(self._step_result, last_report=report)
         plan = context.plan
-        is_unchanged = bool(applied.model is None and plan.clients and not plan.trains_local_model)
+        is_unchanged = bool(applied.model is None and plan.clients)
         session.log_round(decision.report, results, is_unchanged=is_unchanged)
         contents = [results.contents[k] for k in decision.clients]
         metrics = communication.aggregate_train_metrics(decision.report, contents)
@@ -465,7 +465,7 @@ class ComposedStrategy(Strategy):
         *,
         epochs: int,
     ) -> Iterable[Message]:
-        """Return the messages by which clients evaluate models of their own.
+        """Return the messages by which clients evaluate personal models.
 
         Each client that trains trains the model for so many epochs on its rows, evaluates the
         result, and discards it.
@@ -481,7 +481,8 @@ class ComposedStrategy(Strategy):
         grid : Grid
         epochs : int
         """
-        plan = EvaluationPlan(self.communication.select_evaluated_clients(self.population))
+        clients = self.communication.select_evaluated_clients(self.population)
+        plan = EvaluationPlan(clients, recorded_clients=clients)
         return self._build_evaluate_messages(
             server_round, grid, arrays, plan, config, finetune_epochs=epochs
         )
@@ -489,19 +490,19 @@ class ComposedStrategy(Strategy):
     def aggregate_finetune(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ClientEvaluation, ...]:
-        """Return the clients' evaluations of their own models, which no rule ever knows.
+        """Return the clients' evaluations of their personal models, which no rule ever knows.
 
         Raises
         ------
         RunError
             If the evaluation failed on every node.
         """
-        return self._collect_evaluations(server_round, replies, "a model of their own")
+        return self._collect_evaluations(server_round, replies, "the personal models")
 
     def add_personal_evaluations(
         self, evaluations: Mapping[str, Mapping[int, PersonalEvaluation]]
     ) -> None:
-        """Add evaluations of the clients' own models to those of the last step.
+        """Add the evaluations of personal models to those of the last step.
 
         Parameters
         ----------
@@ -601,7 +602,6 @@ class ComposedStrategy(Strategy):
                 hosted,
                 train=tuple(k in train_clients for k in hosted),
                 test=tuple(k in test_clients for k in hosted),
-                evaluates_local_model=plan.evaluates_local_model,
                 finetune_epochs=finetune_epochs,
             )
             for node, hosted in clients_by_node.items()

@@ -1,6 +1,6 @@
-"""Choose the epochs of models that clients train for themselves, and summarize these models.
+"""Choose the epochs of the clients' personal models, and summarize these models.
 
-After the last round a client may train a model of its own on its rows: from the last model
+After the last round a client may train a personal model on its rows: from the last model
 (``finetuned``) or from the first one (``alone``). It evaluates that model and discards it. One
 number of epochs holds for all clients of a run.
 """
@@ -22,7 +22,7 @@ def select_epochs(by_epochs: Mapping[int, Sequence[ClientEvaluation]], metric: s
     Parameters
     ----------
     by_epochs : mapping of int to sequence of ClientEvaluation
-        The clients' evaluations of their own models, by the epochs that these trained.
+        The clients' evaluations of their personal models, by the epochs that these trained.
     metric : str
         The setting ``evaluation.metric``.
     """
@@ -39,7 +39,7 @@ def select_epochs(by_epochs: Mapping[int, Sequence[ClientEvaluation]], metric: s
 def build_personal_evaluations(
     model: str, epochs: int, evaluations: Sequence[ClientEvaluation]
 ) -> dict[int, PersonalEvaluation]:
-    """Return the evaluations of the clients' own models, by client."""
+    """Return the evaluations of the personal models, by client."""
     return {
         e.client: PersonalEvaluation(
             model, epochs, **{name: getattr(e, name) for name in PERSONAL_METRICS}

@@ -401,7 +401,7 @@ def _has_average_precision(table: pa.Table) -> bool:
 
 
 def _find_personal_models(table: pa.Table) -> list[str]:
-    """Return the models of clients' own that a table has evaluations of."""
+    """Return the personal models that a table has evaluations of."""
     if table.num_columns == 0:
         return []
     missing = {

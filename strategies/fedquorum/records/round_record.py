@@ -336,7 +336,7 @@ def _summarize_mean_model(
 def _summarize_personal_model(
     evaluations: Sequence[ClientEvaluation], metric: str, split: str, model: str
 ) -> dict[str, Mapping[str, float] | None]:
-    """Return the summary of clients' own models, with the number of epochs that these trained."""
+    """Return the summary of personal models, with the number of epochs that these trained."""
     replaced = [e.replace_by_personal(model) for e in evaluations]
     found = [e for e in replaced if e is not None]
     summary = _summarize_training_clients(found, metric, split)

@@ -83,7 +83,7 @@ class Runner:
     decode_model : callable
         Returns the arrays of a model.
     personal_epochs : mapping of str to sequence of int
-        By ``PERSONAL_MODELS``, the numbers of epochs for which clients train a model of their own
+        By ``PERSONAL_MODELS``, the numbers of epochs for which clients train a personal model
         after the last round; of several, the one with the best mean on validation splits counts.
     initial_model : ArrayRecord, optional
         The model before round 1, from which clients train alone.
@@ -212,7 +212,7 @@ class Runner:
         return strategy.step_result.evaluations
 
     def _evaluate_personal_models(self, server_round: int, model: "ArrayRecord") -> None:
-        """Let each client train and evaluate models of its own, and add the evaluations.
+        """Let each client train and evaluate personal models, and add the evaluations.
 
         The client discards these models, so nothing else of the run depends on them.
         """
@@ -232,7 +232,7 @@ class Runner:
     def _evaluate_finetuned(
         self, start_round: int, start: "ArrayRecord", epochs: int
     ) -> Sequence[ClientEvaluation]:
-        """Return the clients' evaluations of their own models after so many epochs."""
+        """Return the evaluations of the personal models after so many epochs."""
         strategy = self.strategy
         messages = strategy.configure_finetune(
             start_round, start, self._build_config(), self.grid, epochs=epochs

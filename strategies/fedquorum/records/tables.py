@@ -110,7 +110,7 @@ AVERAGE_PRECISION_COLUMNS: TableColumns = tuple(
 )
 """Further columns of ``evaluations/`` in runs whose metric is AUROC."""
 
-_NO_PERSONAL_MODEL = "no model of its own was evaluated, or as above"
+_NO_PERSONAL_MODEL = "no personal model was evaluated, or as above"
 
 PERSONAL_COLUMNS: Mapping[str, TableColumns] = {
     model: tuple(
@@ -122,7 +122,7 @@ PERSONAL_COLUMNS: Mapping[str, TableColumns] = {
     )
     for model in PERSONAL_MODELS
 }
-"""Further columns of ``evaluations/`` by the clients' own models, in runs that have such models."""
+"""Further columns of ``evaluations/`` by personal model, in runs that have such models."""
 
 POPULATION_COLUMNS: TableColumns = (
     int_column("client", high=MAX_INT32),
@@ -445,7 +445,7 @@ def list_evaluation_columns(
     Parameters
     ----------
     personal_models : iterable of str
-        The models of the clients' own that the run evaluates.
+        The personal models that the run evaluates.
     has_average_precision : bool
         Whether the run has average precision beside its metric.
     """

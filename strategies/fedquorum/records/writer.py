@@ -83,7 +83,7 @@ class RunWriter(RunCallback):
     regret_bound : callable
         The bound on the regret of the method's decisions; by default there is none.
     personal_models : sequence of str
-        The models of the clients' own that the run evaluates, some of ``PERSONAL_MODELS``.
+        The personal models that the run evaluates, some of ``PERSONAL_MODELS``.
     has_average_precision : bool
         Whether the run has average precision beside its metric, which is AUROC.
     resumed : Checkpoint, optional

@@ -9,11 +9,6 @@ def is_baseline(name: str) -> bool:
     return name not in NAMED_STRATEGIES or NAMED_STRATEGIES[name].is_baseline
 
 
-def is_local_only(name: str) -> bool:
-    """Return whether each client trains its own model, so that nothing is aggregated."""
-    return name in NAMED_STRATEGIES and NAMED_STRATEGIES[name].selection.traits.trains_local_models
-
-
 def has_known_rates(name: str) -> bool:
     """Return whether a strategy receives the participation rates instead of estimating them."""
     participation = NAMED_STRATEGIES[name].participation if name in NAMED_STRATEGIES else None

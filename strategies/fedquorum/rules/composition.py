@@ -88,7 +88,6 @@ class RuleSet:
     run_hooks: Hooks = NO_HOOKS
 
     def __post_init__(self) -> None:
-        _check_local_models(self.selection, self.weighting, self.server_optimizer)
         _check_rate(self.server_optimizer, self.server_lr_schedule)
         self.weighting.check_with(self.selection, self.server_optimizer)
         _check_draws(self.selection, self.weighting)
@@ -129,11 +128,6 @@ class RuleSet:
         """Whether every round needs F(w_t)."""
         return self.selection.traits.needs_objective or self.weighting.traits.reports_objective
 
-    @property
-    def trains_local_models(self) -> bool:
-        """Whether every client trains a local model."""
-        return self.selection.traits.trains_local_models
-
     @cached_property
     def denominator(self) -> str:
         """The denominator of the weights, in words."""
@@ -167,8 +161,7 @@ class RuleSet:
     @property
     def goal(self) -> Goal:
         """The goal of the rules: priority if the selection depends on priority."""
-        selection = self.selection.traits
-        if not selection.selects_all and not selection.trains_local_models:
+        if not self.selection.traits.selects_all:
             return Goal.PRIORITY
         return self.weighting.description.goal
 
@@ -215,32 +208,13 @@ class RuleSet:
 
     def compute_known_weights(self, state: Any, plan: RoundPlan) -> KnownWeights | None:
         """Return the proportional weights of the updates if known before training, else None."""
-        if self.memory is not None or plan.trains_local_model or not self._admits_all:
+        if self.memory is not None or not self._admits_all:
             return None
         return self.weighting.compute_known_weights(state, plan)
 
 
 _WEIGHTS_DEPEND_ON_REPORTS = "weights depend on the number of examples each client reports"
 _NONLINEAR_OPTIMIZER = "the influence of one update is bounded only for server_optimizer=sgd"
-
-
-def _check_local_models(
-    selection: Selection, weighting: Weighting[Any], server_optimizer: ServerOptimizer[Any]
-) -> None:
-    if selection.traits.trains_local_models == weighting.traits.aggregates:
-        raise ParameterError(
-            "selection",
-            "alone if the weighting is no_weight, and only then",
-            f"{selection.description.key} with {weighting.description.key}",
-            "every client has a local model, nothing is aggregated",
-        )
-    if selection.traits.trains_local_models and not server_optimizer.is_linear:
-        raise ParameterError(
-            "server_optimizer",
-            "sgd if every client has a local model",
-            server_optimizer.description.key,
-            "the server steps no model",
-        )
 
 
 def _check_rate(server_optimizer: ServerOptimizer[Any], rate: ServerLRSchedule) -> None:

@@ -176,8 +176,7 @@ class DecisionTrace:
 FINETUNED, ALONE = "finetuned", "alone"
 
 PERSONAL_MODELS = (FINETUNED, ALONE)
-"""The models of each client's own: the last common model, and the first, after training on the
-client's rows."""
+"""The personal models: the last common model, and the first, after training on a client's rows."""
 
 EPOCH_SETTINGS = {FINETUNED: "evaluation.finetune_epochs", ALONE: "evaluation.alone_epochs"}
 """The settings of the epochs for which clients train these models."""
@@ -186,7 +185,7 @@ EPOCH_SETTINGS = {FINETUNED: "evaluation.finetune_epochs", ALONE: "evaluation.al
 @nan_equals_nan
 @dataclass(frozen=True, slots=True)
 class PersonalEvaluation:
-    """One client's evaluation of a model of its own; NaN where it is not defined.
+    """One client's evaluation of a personal model; NaN where it is not defined.
 
     ``model`` is one of ``PERSONAL_MODELS``, and ``epochs`` the number of epochs that the client
     trained it. The others are as in ``ClientEvaluation``.
@@ -194,6 +193,7 @@ class PersonalEvaluation:
 
     model: str
     epochs: int
+    loss: float
     test_loss: float
     test_accuracy: float
     test_metric: float = math.nan
@@ -221,7 +221,7 @@ class ClientEvaluation:
     its test and validation splits. ``test_metric`` and ``validation_metric`` are the metric that
     ``evaluation.metric`` names, if it is neither loss nor accuracy; R2 is beside it where numbers
     are predicted, and average precision beside AUROC. ``held_out`` says whether the client never
-    trains. ``personal`` has the evaluations of the client's own models.
+    trains. ``personal`` has the evaluations of the client's personal models.
     """
 
     client: int
@@ -245,11 +245,11 @@ class ClientEvaluation:
     personal: tuple[PersonalEvaluation, ...] = ()
 
     def find_personal(self, model: str) -> PersonalEvaluation | None:
-        """Return the evaluation of one of the client's own models, or None."""
+        """Return the evaluation of one of the client's personal models, or None."""
         return next((one for one in self.personal if one.model == model), None)
 
     def replace_by_personal(self, model: str) -> "ClientEvaluation | None":
-        """Return the evaluation with the test and validation metrics of one of its own models."""
+        """Return the evaluation with the metrics of one of the client's personal models."""
         found = self.find_personal(model)
         if found is None:
             return None

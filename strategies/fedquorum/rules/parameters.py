@@ -215,7 +215,7 @@ class LossRequirement(Range):
         """Return the choice in words."""
         return (
             "a number, a list of one for each client, a mapping of client ids to numbers, or the "
-            "directory of a local_only run"
+            "directory of a run with evaluation.alone_epochs"
         )
 
     def contains(self, value: object) -> bool:

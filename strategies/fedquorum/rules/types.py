@@ -248,8 +248,6 @@ class RoundPlan:
         The quantity that the gate compares.
     replacement_sample : ReplacementSample, optional
         Set if the priority clients were sampled with replacement.
-    trains_local_model : bool
-        Whether each client trains and evaluates a local model, initially the broadcast model.
     requests_loss : bool
         Whether the clients evaluate the model that they receive.
     clients_apply_gate : bool
@@ -265,7 +263,6 @@ class RoundPlan:
     epsilon: float | None = None
     criterion: str = "loss"
     replacement_sample: ReplacementSample | None = None
-    trains_local_model: bool = False
     requests_loss: bool = True
     clients_apply_gate: bool = True
     eligible: frozenset[int] | None = None

@@ -194,29 +194,6 @@ def test_evaluation_and_queries_pass() -> None:
     assert len(grid._contexts[1].state) == 0
 
 
-def test_local_models_of_unavailable_clients_do_not_change() -> None:
-    """With keeps-model an unavailable client's model is that of its last round."""
-    available = [set(list_available(t)) for t in (1, 2)]
-    assert available[0] - available[1]
-    grid = make_grid(1, HALF)
-
-    def load_models(server_round: int) -> dict[str, bytes]:
-        request = TrainRequest(
-            server_round,
-            RoundPlan((0, 1, 2, 3, 4), trains_local_model=True),
-            (False,) * 5,
-            Objective(1, 1),
-        )
-        send_request(grid, encode_train_request(encode_arrays(MODEL), request))
-        state = grid._contexts[1].state.array_records
-        return {name: state[name]["linear.bias"].numpy().tobytes() for name in state}
-
-    first, second = load_models(1), load_models(2)
-    assert first.keys() == {f"own-model-0-{k}" for k in available[0]}
-    changed = {name for name in first if first[name] != second[name]}
-    assert changed == {f"own-model-0-{k}" for k in available[0] & available[1]}
-
-
 def test_an_error_in_the_settings_is_the_nodes() -> None:
     """A trace that is not there is an error reply to the query, so the run does not start."""
     grid = make_grid(1, f"{OVERRIDES} availability=trace availability.path=/no/such.csv")

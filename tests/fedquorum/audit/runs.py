@@ -22,7 +22,6 @@ CONFIGURATIONS = {
         *("data.validation_fraction=0.2", "evaluation.every=2"),
     ),
     "fedavg_priority": ("strategy=fedavg_priority", "evaluation.clients=priority"),
-    "local_only": ("strategy=local_only", "evaluation.metric=loss"),
     "fedau": (
         "strategy=fedau",
         "strategy.cutoff=2",

@@ -175,7 +175,7 @@ def test_only_unverifiable_facts_are_listed(runs: Callable[[str], Path]) -> None
 
 def test_unusable_updates_are_listed(run_copy: Callable[[str], Path]) -> None:
     """They were rejected for their content, and no record has an update."""
-    run = run_copy("local_only")
+    run = run_copy("average_participating")
 
     def make_unusable(rows: Rows) -> None:
         find_row(rows, 5, client=1).update(
@@ -267,7 +267,6 @@ def scale_column(number: int, column: str, factor: float) -> Callable[[Rows], No
         ("fedmgda", "mixing_coefficient", 1.5),
         ("fedgp", "weight", 1.01),
         ("draws", "weight", 1.01),
-        ("local_only", "weight", 1.0),
         ("fedalign", "test_loss", 1.1),
         ("slow", "reply_seconds", 100.0),
     ],
@@ -277,10 +276,7 @@ def test_a_changed_number_of_a_client_is_found(
 ) -> None:
     """The mismatch names round and client, or the round if the number affects all clients."""
     run = run_copy(name)
-    if name == "local_only":
-        change_table(run, "clients", lambda rows: find_row(rows, 2, client=1).update(weight=0.1))
-    else:
-        change_table(run, "clients", scale_column(2, column, factor))
+    change_table(run, "clients", scale_column(2, column, factor))
     problems = audit_run(run).mismatches
     assert {problem.round for problem in problems} >= {2}
     assert any(problem.client is not None for problem in problems if problem.round == 2)

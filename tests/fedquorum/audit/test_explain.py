@@ -34,8 +34,6 @@ def test_the_explained_weight_is_the_recorded_one(runs: Callable[[str], Path], n
     if name == "fedmgda":
         p, norm = map(float, formula.rsplit("=", 1)[1].split(" / "))
         assert p / norm == pytest.approx(row["weight"], rel=1e-4)
-    elif name == "local_only":
-        assert "c_k = 0" in formula
     elif name == "capped":
         assert row["weight"] == 0.05
         assert "weight: at most robustness.max_weight = 0.05" in formula
@@ -165,13 +163,10 @@ def test_a_decision_after_one_that_the_rules_refuse_is_refused(
 
 
 def test_the_composed_runs_cover_every_part() -> None:
-    """Local models, which combine with nothing else, are the exception."""
-    selections = {
-        key for key, rule in ALL_SELECTIONS.items() if not rule.traits.trains_local_models
-    }
-    weightings = {key for key, rule in ALL_WEIGHTINGS.items() if rule().traits.aggregates}
+    """Each in at least one run."""
     parts = list(map(set, zip(*PARTS.values(), strict=True)))
-    assert parts == [selections, weightings, {"none", *PARTICIPATIONS}, {*SERVER_OPTIMIZERS}]
+    expected = ({*ALL_SELECTIONS}, {*ALL_WEIGHTINGS}, {"none", *PARTICIPATIONS})
+    assert parts == [*expected, {*SERVER_OPTIMIZERS}]
 
 
 def find_counted_updates(recorded: AuditInput) -> list[tuple[int, int]]:

@@ -149,7 +149,7 @@ class RandomRun:
         if self.case.standard:
             return ()
         pick, rules = self.rng.choice, self.case.rules
-        evaluates_all = rules.hooks.before_round is not None or rules.trains_local_models
+        evaluates_all = rules.hooks.before_round is not None
         nothing = (math.nan,)
         return tuple(
             ClientEvaluation(

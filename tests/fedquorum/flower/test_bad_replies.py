@@ -117,7 +117,7 @@ def make_evaluate_content(message: Message) -> RecordDict:
     )
 
 
-def draw_train_result(client: int, rng: np.random.Generator, *, keeps_model: bool) -> TrainResult:
+def draw_train_result(client: int, rng: np.random.Generator) -> TrainResult:
     arrays: NamedArrays = {
         "w": MODEL["w"] + rng.normal(0, 0.1, (5, 3)).astype(np.float32),
         "b": rng.normal(0, 0.1, 3).astype(np.float32),
@@ -130,7 +130,7 @@ def draw_train_result(client: int, rng: np.random.Generator, *, keeps_model: boo
         num_examples=float(rng.integers(1, 99)),
         loss=loss,
         accuracy=accuracy,
-        arrays=None if keeps_model else arrays,
+        arrays=arrays,
     )
 
 
@@ -419,11 +419,10 @@ def make_replies(
     arriving: list[Message] = []
     broken: dict[int, str] = {}
     for message in messages:
-        config = message.content.config_records["config"]
         parts: list[TrainResult] = []
         for client in get_client_ids(message):
             rng = np.random.default_rng([server_round, client])
-            reply = draw_train_result(client, rng, keeps_model="keeps-model" in config)
+            reply = draw_train_result(client, rng)
             if rng.uniform() < 0.2 or (len(get_client_ids(message)) == 2 and client % 2):
                 parts.append(reply)
                 continue
@@ -563,9 +562,7 @@ def make_standard_replies(
     for message in messages:
         client = message.metadata.dst_node_id - 1
         rng = np.random.default_rng([server_round, client])
-        reply = replace(
-            draw_train_result(client, rng, keeps_model=False), accuracy=rng.uniform(0, 100)
-        )
+        reply = replace(draw_train_result(client, rng), accuracy=rng.uniform(0, 100))
         if rng.uniform() < 0.2:
             sent = [Message(encode_train_reply([reply]), reply_to=message)]
         else:
@@ -669,7 +666,7 @@ def test_bad_evaluations_have_no_effect(name: str) -> None:
 def test_a_corrupt_array_raises_only_protocol_errors() -> None:
     """An array with any flipped bits is either read or raises ProtocolError."""
     rng = np.random.default_rng(8)
-    good = encode_train_reply([draw_train_result(0, rng, keeps_model=False)])
+    good = encode_train_reply([draw_train_result(0, rng)])
     unreadable = 0
     for _ in range(3000):
         array = good.array_records["arrays"]["w"]
@@ -692,7 +689,7 @@ def test_a_missing_required_loss_rejects_the_reply(name: str) -> None:
     strategy = build_strategy_by_name(name)
     grid = make_nodes()
     sent = list(strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid))
-    reply = draw_train_result(0, np.random.default_rng(1), keeps_model=False)
+    reply = draw_train_result(0, np.random.default_rng(1))
     content = encode_train_reply([replace(reply, loss=None)])
     moved, _ = strategy.aggregate_train(1, [Message(content, reply_to=sent[0])])
     assert moved is None
@@ -711,10 +708,7 @@ def play(
     replies = [
         Message(
             encode_train_reply(
-                [
-                    draw_train_result(k, np.random.default_rng(k), keeps_model=False)
-                    for k in get_client_ids(message)
-                ]
+                [draw_train_result(k, np.random.default_rng(k)) for k in get_client_ids(message)]
             ),
             reply_to=message,
         )

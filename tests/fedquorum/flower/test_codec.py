@@ -168,21 +168,18 @@ def test_a_missing_or_summed_start_model_is_refused() -> None:
     summed = encode_train_request(
         encode_arrays(MODEL), replace(request, known_weights=KnownWeights())
     )
-    with pytest.raises(ProtocolError, match="with 'start-model' clients neither keep"):
+    with pytest.raises(ProtocolError, match="with 'start-model' no updates are summed"):
         decode_start_models(summed, decode_train_request(summed, range(2))[1])
 
 
 @pytest.mark.parametrize("epsilon", [None, 0.0, math.inf])
-@pytest.mark.parametrize("keeps_model", [False, True])
 @pytest.mark.parametrize("measures", [False, True])
 @pytest.mark.parametrize("proportions", [None, KnownWeights({6: 0.5}, by_data=True)])
 def test_every_field_of_a_train_request_survives_the_wire(
-    epsilon: float | None, keeps_model: bool, measures: bool, proportions: KnownWeights | None
+    epsilon: float | None, measures: bool, proportions: KnownWeights | None
 ) -> None:
     """Every field of a plan survives, on a node with two clients."""
-    call = RoundPlan(
-        (4, 6), epsilon=epsilon, trains_local_model=keeps_model, requests_loss=measures
-    )
+    call = RoundPlan((4, 6), epsilon=epsilon, requests_loss=measures)
     request = TrainRequest(3, call, (True, False), Objective(1.5, 0.25), proportions)
     _, (first, second) = decode_train_request(
         encode_train_request(ArrayRecord(), request), hosted=(4, 6)
@@ -194,7 +191,6 @@ def test_every_field_of_a_train_request_survives_the_wire(
         priority=True,
         objective=Objective(1.5, 0.25),
         epsilon=epsilon,
-        trains_local_model=keeps_model,
         requests_loss=measures,
         known_weight=1.0 if summed else None,
         by_data=summed,
@@ -231,15 +227,15 @@ def test_a_request_without_gate_names_no_epsilon() -> None:
     assert not task.has_gate
 
 
-@pytest.mark.parametrize("keeps_model", [False, True])
-def test_an_evaluate_request(keeps_model: bool) -> None:
-    """Each client learns which of its splits to evaluate, and on which model."""
-    request = EvaluateRequest(2, (0, 1), (True, False), (True, True), keeps_model)
+@pytest.mark.parametrize("epochs", [0, 3])
+def test_an_evaluate_request(epochs: int) -> None:
+    """Each client learns which of its splits to evaluate, and whether to train before that."""
+    request = EvaluateRequest(2, (0, 1), (True, False), (True, True), epochs)
     content = encode_evaluate_request(ArrayRecord(), request)
     _, tasks = decode_evaluate_request(content, hosted=(0, 1))
     assert tasks == (
-        EvaluateTask(0, 2, train=True, test=True, evaluates_local_model=keeps_model),
-        EvaluateTask(1, 2, train=False, test=True, evaluates_local_model=keeps_model),
+        EvaluateTask(0, 2, train=True, test=True, finetune_epochs=epochs),
+        EvaluateTask(1, 2, train=False, test=True, finetune_epochs=epochs),
     )
 
 
@@ -248,7 +244,7 @@ def test_a_request_of_another_strategy_is_for_all_hosted() -> None:
     content = encode_standard_request(ArrayRecord(), 1, "arrays", "config")
     _, tasks = decode_train_request(content, hosted=(3, 5))
     assert [(task.client, task.server_round) for task in tasks] == [(3, 1), (5, 1)]
-    assert not any(task.has_gate or task.trains_local_model or task.can_be_summed for task in tasks)
+    assert not any(task.has_gate or task.can_be_summed for task in tasks)
     _, to_evaluate = decode_evaluate_request(content, hosted=(3, 5))
     assert to_evaluate == (EvaluateTask(3, 1), EvaluateTask(5, 1))
 
@@ -283,7 +279,7 @@ def test_a_users_config_cannot_set_keys_of_the_protocol() -> None:
     """Other keys are added; keys of the protocol can be neither set nor added."""
     content = encode_train_request(ArrayRecord(), replace(TRAIN, plan=RoundPlan((4, 6))))
     before = decode_train_request(content, (4, 6))
-    users = {"lr": [0.1, 0.2, 0.3], "epsilon": 0.0, "keeps-model": True, "server-round": 9}
+    users = {"lr": [0.1, 0.2, 0.3], "epsilon": 0.0, "finetune-epochs": 3, "server-round": 9}
     add_user_config(content, users | {"protocol": 1, "client-id": [4], "by-data": True})
     assert decode_train_request(content, (4, 6)) == before
     assert content.config_records["config"]["lr"] == [0.1, 0.2, 0.3]

@@ -90,7 +90,7 @@ def make_honest_result(message: Message, client: int) -> RecordDict:
         num_examples=int(rng.integers(1, 100)),
         loss=float(rng.uniform(1.0, 1.2)),
         accuracy=float(rng.uniform(0.4, 0.6)),
-        arrays=None if task.trains_local_model else arrays,
+        arrays=arrays,
     )
     return encode_train_reply([answer])
 

@@ -609,10 +609,6 @@ def test_an_app_without_a_query_function_ends_the_run() -> None:
             "clients_by_key must be one client for each key, or client_ids=.query.",
         ),
         (
-            lambda: build_named_strategy("local_only", K, communication=StandardProtocol()),
-            "communication must be this project's protocol with local_only",
-        ),
-        (
             lambda: build_named_strategy(
                 "fedavg", K, priority_samples=2, communication=StandardProtocol()
             ),

@@ -1530,7 +1530,7 @@ def test_the_default_loss_keys_have_an_order() -> None:
 def test_the_users_config_does_not_affect_the_strategy() -> None:
     """Keys that the project's own protocol uses reach the nodes unchanged."""
     mine: dict[str, Any] = {"measure-test": False, "epsilon": 0.0, "client-id": [7], "protocol": 1}
-    mine |= {"measures-loss": False, "keeps-model": True, "server-round": 99}
+    mine |= {"measures-loss": False, "server-round": 99}
     seen: list[list[dict[str, Any]]] = []
     for strategy in (FedAU(), FlowerFedAvg()):
         configs: list[ConfigRecord] = []

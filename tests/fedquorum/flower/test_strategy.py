@@ -409,26 +409,6 @@ def test_only_the_server_decides_who_has_priority() -> None:
     assert [d.status for d in report.decisions] == ["trained", "rejected"]
 
 
-def test_local_only_keeps_the_model_and_refuses_updates() -> None:
-    """Replies without arrays count as trained, with weight 0; arrays are refused."""
-
-    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
-        assert task.trains_local_model
-        reply = make_train_result(client, 1.0)
-        return reply if client == 2 else replace(reply, arrays=None)
-
-    strategy = build_named_strategy("local_only", Population.from_size(3, {0}))
-    new_model, report = run_first_round(strategy, make_grid(make_scripted_app(3, fit), 3))
-    assert new_model is None
-    assert [(d.status, d.weight) for d in report.decisions] == [
-        ("trained", 0.0),
-        ("trained", 0.0),
-        ("rejected", 0.0),
-    ]
-    assert report.decisions[2].reason == "arrays, though none were asked for"
-    assert (report.inclusion_mass, report.theta) == (None, None)
-
-
 EVERYONE = Population.from_size(4)
 
 

@@ -67,7 +67,7 @@ def test_the_fewest_epochs_of_equals() -> None:
 
 def add_finetuned(accuracies: tuple[float, ...], epochs: int = 3) -> list[ClientEvaluation]:
     return [
-        replace(e, personal=(PersonalEvaluation(FINETUNED, epochs, 1.0, accuracy),))
+        replace(e, personal=(PersonalEvaluation(FINETUNED, epochs, 0.5, 1.0, accuracy),))
         for e, accuracy in zip(COMMON, accuracies, strict=False)
     ]
 
@@ -102,7 +102,7 @@ def test_held_out_clients_and_clients_without_such_a_model_do_not_count() -> Non
 
 def test_the_columns_of_a_run_with_such_models(tmp_path: Path) -> None:
     """Every file has them, null before the last round; the reader restores the bits."""
-    finetuned = PersonalEvaluation(FINETUNED, 3, 0.1 + 0.2, 0.5, validation_loss=math.inf)
+    finetuned = PersonalEvaluation(FINETUNED, 3, 0.7, 0.1 + 0.2, 0.5, validation_loss=math.inf)
     models = (FINETUNED,)
     table = TableWriter(
         tmp_path / "evaluations",
@@ -116,6 +116,7 @@ def test_the_columns_of_a_run_with_such_models(tmp_path: Path) -> None:
     names = pq.read_schema(file).names
     assert [name for name in names if name.startswith(FINETUNED)] == [
         "finetuned_epochs",
+        "finetuned_loss",
         *(f"finetuned_test_{name}" for name in ("loss", "accuracy", "metric", "r2")),
         *(f"finetuned_validation_{name}" for name in ("loss", "accuracy", "metric", "r2")),
     ]
@@ -123,6 +124,7 @@ def test_the_columns_of_a_run_with_such_models(tmp_path: Path) -> None:
     read = read_table(tmp_path / "evaluations")
     assert read.column_names == names
     assert read["finetuned_epochs"].to_pylist() == [None, 3, None]
+    assert read["finetuned_loss"].to_pylist() == [None, 0.7, None]
     assert read["finetuned_test_loss"].to_pylist() == [None, 0.1 + 0.2, None]
     assert read["finetuned_validation_loss"].to_pylist() == [None, math.inf, None]
     assert read["finetuned_test_metric"].null_count == 3
@@ -142,7 +144,9 @@ def test_the_columns_of_any_other_run(tmp_path: Path) -> None:
 
 def test_average_precision_has_columns_only_beside_auroc(tmp_path: Path) -> None:
     """Of the common model and of the clients' own; the reader restores them."""
-    finetuned = PersonalEvaluation(FINETUNED, 3, 0.1, 0.5, 0.7, validation_average_precision=0.2)
+    finetuned = PersonalEvaluation(
+        FINETUNED, 3, 0.4, 0.1, 0.5, 0.7, validation_average_precision=0.2
+    )
     row = replace(COMMON[0], test_average_precision=0.1 + 0.2, personal=(finetuned,))
     with_columns = list_evaluation_columns((FINETUNED,), has_average_precision=True)
     without = list_evaluation_columns((FINETUNED,))
@@ -168,6 +172,6 @@ def test_average_precision_has_columns_only_beside_auroc(tmp_path: Path) -> None
 def test_evaluations_by_client() -> None:
     """Each has the metrics of the client's reply, and the epochs."""
     found = build_personal_evaluations(ALONE, 7, COMMON[:2])
-    assert found[1] == PersonalEvaluation(ALONE, 7, 4.0, 0.25)
+    assert found[1] == PersonalEvaluation(ALONE, 7, COMMON[1].loss, 4.0, 0.25)
     assert replace(COMMON[0], personal=(found[0],)).replace_by_personal(ALONE) == COMMON[0]
     assert COMMON[0].replace_by_personal(ALONE) is None

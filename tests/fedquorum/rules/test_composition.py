@@ -12,7 +12,6 @@ from fedquorum.rules.schedules import ClientLRSchedule, ServerLRSchedule
 from fedquorum.rules.selection import (
     AllClients,
     EpsilonGate,
-    LocalModelSelection,
     PriorityOnly,
     Sampling,
     Selection,
@@ -38,7 +37,6 @@ from fedquorum.rules.weighting import (
     QFedAvgWeighting,
     TERMWeighting,
     Weighting,
-    ZeroWeighting,
 )
 
 from tests.builders import GATE, build_corrected_weighting
@@ -95,18 +93,6 @@ def test_a_correction_is_a_further_factor() -> None:
 
 
 REFUSED: Mapping[str, tuple[Callable[[], object], str]] = {
-    "alone": (
-        lambda: RuleSet(LocalModelSelection(), DataFraction()),
-        "selection must be alone if the weighting is no_weight, .*, got 'alone with data_frac",
-    ),
-    "no weight": (
-        lambda: RuleSet(AllClients(), ZeroWeighting()),
-        "selection must be alone .*, got 'everyone with no_weight'",
-    ),
-    "alone adam": (
-        lambda: RuleSet(LocalModelSelection(), ZeroWeighting(), Adam()),
-        "server_optimizer must be sgd if every client has a local model .*, got 'adam'",
-    ),
     "aaggff_s gate": (
         lambda: RuleSet(GATE, AAggFFSWeighting()),
         "selection must be everyone with the weighting aaggff_s .*, got 'epsilon_gate'",
@@ -140,10 +126,6 @@ REFUSED: Mapping[str, tuple[Callable[[], object], str]] = {
             build_corrected_weighting(AverageAll(), "fedau"), "known_statistics"
         ),
         "participation must be none with the weighting fedau .participation must be corrected for",
-    ),
-    "nothing": (
-        lambda: build_corrected_weighting(ZeroWeighting(), "fedau"),
-        "participation must be none with the weighting no_weight .nothing is aggregated",
     ),
 } | {
     type(rule).__name__: (
@@ -196,13 +178,10 @@ def test_the_plan_comes_from_the_selection() -> None:
     gate = EpsilonGate(num_rounds=10, warmup_rounds=1)
     plan = RuleSet(gate, AverageAll()).plan_round(0, POPULATION, ClientReports())
     assert plan == RoundPlan((0, 2), epsilon=0.0, eligible=frozenset({0, 2}), requests_loss=True)
-    alone = RuleSet(LocalModelSelection(), ZeroWeighting())
-    assert alone.trains_local_models
-    assert alone.plan_round(0, POPULATION, ClientReports()).trains_local_model
 
 
 def test_nodes_sum_updates_only_if_weights_precede_training() -> None:
-    """Not with a gate, not for a memory of single updates, not for local models."""
+    """Not with a gate, not for a memory of single updates."""
     plan = RoundPlan((0, 1, 2, 3))
     assert RuleSet(AllClients(), AverageAll()).compute_known_weights(None, plan) == KnownWeights()
     assert RuleSet(AllClients(), DataFraction()).compute_known_weights(None, plan) == KnownWeights(
@@ -301,7 +280,6 @@ def test_the_largest_share_of_one_client() -> None:
             ),
             "an update counts again in every later round",
         ),
-        (RuleSet(LocalModelSelection(), ZeroWeighting()), "nothing is aggregated"),
     ],
 )
 def test_why_there_is_no_largest_share(rules: RuleSet, reason: str) -> None:

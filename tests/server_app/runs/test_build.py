@@ -254,8 +254,7 @@ def test_missing_or_wrong_rates_are_refused(given: str) -> None:
 def test_every_weighting_can_be_a_part() -> None:
     """A part is chosen by its key, and has the defaults of the weighting."""
     for key, rule in ALL_WEIGHTINGS.items():
-        selection = "everyone" if rule().traits.aggregates else "alone"
-        parts = [f"strategy/selection={selection}", f"strategy/weighting={key}"]
+        parts = ["strategy/selection=everyone", f"strategy/weighting={key}"]
         requires = "requirement" in rule.description.required_options
         parts += ["strategy.weighting.requirement=1"] if requires else []
         expected = rule.from_options({"requirement": 1} if requires else {}, RunContext())

@@ -263,14 +263,6 @@ def test_a_model_that_diverged_is_one_line(moved: Path) -> None:
         RunResult.read(moved).predict({"age": 1, "dose": 1, "smoker": "no"}, client=0)
 
 
-def test_a_run_without_a_common_model_is_one_line(tmp_path: Path) -> None:
-    """With ``local_only`` each client has its own."""
-    words = get_table_words(write_patients(tmp_path))
-    run = run_here(tmp_path / "run", *words, "strategy=local_only", "rounds=1")
-    with pytest.raises(RunError, match=r"must train a common model .* a run of local_only in"):
-        RunResult.read(run).predict({"age": 1, "dose": 1, "smoker": "no"}, client=0)
-
-
 @pytest.mark.slow
 def test_a_model_of_ones_own_needs_trust(tmp_path: Path) -> None:
     """Its arguments are as in training, infinite ones too."""

@@ -1,4 +1,4 @@
-"""Requirements from records: of a run of local models, and of the run itself."""
+"""Requirements from records: of a run whose clients train alone, and of the run itself."""
 
 import math
 import re
@@ -12,7 +12,7 @@ from fedquorum.errors import RunError
 from fedquorum.rules.hooks import Hooks
 from fedquorum.rules.types import Population
 
-from server_app.runs.requirements import load_local_requirements, read_recorded_requirements
+from server_app.runs.requirements import load_alone_requirements, read_recorded_requirements
 from tests.fedquorum.records.made import (
     make_round_line,
     make_run,
@@ -21,7 +21,7 @@ from tests.fedquorum.records.made import (
     write_table,
 )
 
-LOCAL = "strategy:\n  name: local_only\ndata:\n  alpha: 0.5\n  root: /here\n"
+GIVEN = "strategy:\n  name: fedavg\ndata:\n  alpha: 0.5\n  root: /here\n"
 SETTINGS = {
     "seed": 1,
     "data.alpha": 0.5,
@@ -30,23 +30,25 @@ SETTINGS = {
 }
 """The settings of a run with the same clients: priority and paths of files change no rows."""
 
-EVALUATIONS = ((0, 7, 0.1, 0.1), (1, 7, 0.9, 0.5), (2, 7, 0.4, 0.75))
-"""Round, client, training loss and test accuracy."""
+EVALUATIONS = ((1, 7, None, None), (2, 7, 0.4, 0.75))
+"""Round, client, and training loss and test accuracy of the model that it trained alone."""
 
 
-def write_local_run(
+def write_alone_run(
     directory: Path,
     evaluations: Sequence[tuple[int, int, float | None, float | None]] = EVALUATIONS,
     *,
-    settings: str = LOCAL,
+    settings: str = GIVEN,
+    prefix: str = "alone",
     **manifest: Any,
 ) -> Path:
-    """Write a run in which each client trained a local model."""
+    """Write a run after whose last round each client trained a model alone."""
     run = make_run(
         directory, [make_round_line(1), make_round_line(2)], settings=settings, **manifest
     )
-    names = ("round", "client", "loss", "test_accuracy")
-    rows = [dict(zip(names, one, strict=True)) | {"priority": True} for one in evaluations]
+    names = ("round", "client", f"{prefix}_loss", f"{prefix}_test_accuracy")
+    added = {"priority": True, f"{prefix}_epochs": 5}
+    rows = [dict(zip(names, one, strict=True)) | added for one in evaluations]
     write_table(run, "evaluations", rows)
     return run
 
@@ -56,15 +58,10 @@ def get_column(hooks: Hooks, name: str = "requirement") -> dict[int, float]:
     return dict(hooks.columns[name])
 
 
-def test_a_requirement_is_the_last_loss_of_a_client(tmp_path: Path) -> None:
-    """With its test accuracy then, if any; evaluations before round 1 do not count."""
-    evaluations = (
-        (2, 3, None, 0.9),
-        (1, 3, 0.25, None),
-        (0, 5, 0.125, 0.1),
-        *reversed(EVALUATIONS),
-    )
-    found = load_local_requirements(write_local_run(tmp_path / "run", evaluations), SETTINGS)
+def test_a_requirement_is_the_training_loss_of_a_client_alone(tmp_path: Path) -> None:
+    """With its test accuracy, if any; a client without such a model has none."""
+    evaluations = ((2, 3, 0.25, None), (2, 5, None, 0.9), *reversed(EVALUATIONS))
+    found = load_alone_requirements(write_alone_run(tmp_path / "run", evaluations), SETTINGS)
     assert get_column(found) == {3: 0.25, 7: 0.4}
     accuracy = get_column(found, "local_accuracy")
     assert accuracy.keys() == {3, 7}
@@ -76,29 +73,20 @@ def test_a_requirement_is_the_last_loss_of_a_client(tmp_path: Path) -> None:
     ("changes", "problem"),
     [
         (
-            {"settings": "strategy:\n  name: fedavg\n", "strategy": "fedavg"},
-            ": expected a run of local_only, in which every client trains a local model, got",
+            {"prefix": "finetuned"},
+            ": expected a run with evaluation.alone_epochs=N, at whose end every client trains",
         ),
         ({"status": "interrupted"}, ": expected a completed run, got one that is interrupted"),
-        ({"settings": "data: {}\n"}, "/config.yaml: 'strategy' is missing"),
-        (
-            {"settings": "strategy:\n  name: none\n"},
-            "/config.yaml: strategy must be one of known_statistics, ",
-        ),
-        (
-            {"settings": "strategy:\n  name: custom\n  path: os.system\n"},
-            "/config.yaml: path must be absent from records that are only read",
-        ),
         (
             {"seed": 2},
             ": expected a run of the same clients, got one with seed=2 where this run has 1",
         ),
         (
-            {"settings": LOCAL.replace("0.5", "2.0")},
+            {"settings": GIVEN.replace("0.5", "2.0")},
             ": expected a run of the same clients, got one with data.alpha=2.0 where this run has",
         ),
         (
-            {"evaluations": ((0, 7, 0.5, 0.5), (1, 7, None, 0.5))},
+            {"evaluations": ((1, 7, None, None), (2, 7, None, 0.5))},
             ": expected the training losses of the clients' models in evaluations/, got none",
         ),
     ],
@@ -107,19 +95,19 @@ def test_a_run_without_comparable_losses_is_refused(
     tmp_path: Path, changes: dict[str, Any], problem: str
 ) -> None:
     """The error has its directory and the expected kind of run."""
-    run = write_local_run(tmp_path / "run", **changes)
+    run = write_alone_run(tmp_path / "run", **changes)
     with pytest.raises(RunError, match=f"^{re.escape(f'{run}{problem}')}"):
-        load_local_requirements(run, SETTINGS)
+        load_alone_requirements(run, SETTINGS)
 
 
 def test_nan_in_a_setting_equals_nan(tmp_path: Path) -> None:
     """Two runs of the same clients may both have a NaN in their settings."""
-    run = write_local_run(tmp_path / "run", settings=LOCAL + "  scale: [1.0, .nan]\n")
-    expected = load_local_requirements(write_local_run(tmp_path / "other"), SETTINGS)
-    found = load_local_requirements(run, SETTINGS | {"data.scale": [1.0, math.nan]})
+    run = write_alone_run(tmp_path / "run", settings=GIVEN + "  scale: [1.0, .nan]\n")
+    expected = load_alone_requirements(write_alone_run(tmp_path / "other"), SETTINGS)
+    found = load_alone_requirements(run, SETTINGS | {"data.scale": [1.0, math.nan]})
     assert get_column(found) == get_column(expected)
     with pytest.raises(RunError, match=r"got one with data\.scale=\[1\.0, nan\] where this run"):
-        load_local_requirements(run, SETTINGS | {"data.scale": [1.0, 2.0]})
+        load_alone_requirements(run, SETTINGS | {"data.scale": [1.0, 2.0]})
 
 
 @pytest.mark.parametrize(
@@ -145,13 +133,13 @@ def test_mappings_are_compared_whole(
 ) -> None:
     """Priority weights are not compared."""
     setting = then.replace("data.", "  ", 1)
-    run = write_local_run(tmp_path / "run", settings=f"{LOCAL}{setting}\n")
+    run = write_alone_run(tmp_path / "run", settings=f"{GIVEN}{setting}\n")
     if problem is None:
-        assert get_column(load_local_requirements(run, SETTINGS | now)) == {7: 0.4}
+        assert get_column(load_alone_requirements(run, SETTINGS | now)) == {7: 0.4}
         return
     message = re.escape(f"expected a run of the same clients, got one with {problem}")
     with pytest.raises(RunError, match=message):
-        load_local_requirements(run, SETTINGS | now)
+        load_alone_requirements(run, SETTINGS | now)
 
 
 def test_recorded_requirements_are_restored(tmp_path: Path) -> None:

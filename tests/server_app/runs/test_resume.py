@@ -204,9 +204,6 @@ def test_settings_of_the_engine_may_change(tmp_path: Path, monkeypatch: pytest.M
     assert read_lines(stopped) == read_lines(whole)
     run(again, *overrides, f"resume={again}", "engine.num_supernodes=3")
     assert_same_bits(again, whole, 7)
-    local = run(tmp_path / "local", "strategy=local_only", "rounds=2")
-    with pytest.raises(SettingsError, match=r"engine\.num_supernodes must be 1, as when"):
-        run(local, "strategy=local_only", f"resume={local}", "engine.num_supernodes=2")
 
 
 def test_a_run_killed_before_its_first_round_restarts(

@@ -17,7 +17,6 @@ from fedquorum.records.reader import read_dataset
 
 from conf.compose import compose_overrides, parse_override
 from server_app.runs.job import ERROR_FILE, run_in_process
-from server_app.runs.resume import can_resume
 from server_app.study.candidates import MethodComparison, build_comparison, collect_common_overrides
 from server_app.study.pairing import collect_seed_runs, describe_excluded_clients, exclude_candidate
 from server_app.study.scores import explain_missing_score
@@ -233,15 +232,3 @@ def test_a_baseline_that_failed_runs_again_with_the_next_call(folder: Path) -> N
     with pytest.raises(RunError, match=r"^the baseline fedavg failed: a node is away$"):
         exclude_candidate(comparison, baseline, job, job.read_state().reason)
     assert job.read_state().status == "waiting"
-
-
-@pytest.mark.parametrize(
-    ("engine", "strategy", "resumable"),
-    [("flower", "local_only", False), ("flower", "fedavg", True), ("ray", "local_only", True)],
-)
-def test_engines_and_strategies_whose_runs_can_pause(
-    engine: str, strategy: str, resumable: bool
-) -> None:
-    """Local models of clients are lost when a run on Flower stops."""
-    settings = compose_overrides((*OVERRIDES, f"engine={engine}", f"strategy={strategy}")).settings
-    assert can_resume(settings) is resumable

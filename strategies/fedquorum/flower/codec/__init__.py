@@ -32,14 +32,12 @@ Train
     the upper bin of each array, ``weighted-sum-low`` those in the bin below, and
     ``weighted-sum-bins`` {bins: list} the indices of these bins (``fedquorum.server.exact_sum``).
     Arrays whose terms are all 0 are left out. With ``clipping_norm`` in the request clients clip
-    their updates; ``norm_bit`` in the metrics is 1 for a client whose update was longer. With
-    ``keeps-model`` in the request (also to evaluate) each client works on its local model, which
-    starts from the arrays, and replies without arrays. If clients start from past models, a node
-    whose clients share one gets it as ``arrays``. Otherwise it gets each distinct model once, as
-    ``start-model-0``, ``start-model-1``, ... instead of ``arrays``, and ``start-model``: list in
-    the config has the index of each client's model. With ``asks-only`` the message has no arrays,
-    and its reply only ids, statuses and response times. With ``start-round``: list each client
-    trains as in the round in which it was asked.
+    their updates; ``norm_bit`` in the metrics is 1 for a client whose update was longer. If clients
+    start from past models, a node whose clients share one gets it as ``arrays``. Otherwise it gets
+    each distinct model once, as ``start-model-0``, ``start-model-1``, ... instead of ``arrays``,
+    and ``start-model``: list in the config has the index of each client's model. With ``asks-only``
+    the message has no arrays, and its reply only ids, statuses and response times. With
+    ``start-round``: list each client trains as in the round in which it was asked.
 Evaluate
     request: ``arrays`` + ``config`` {protocol, server-round, client-id: list, train-part: list,
     test-part: list}; reply: ``metrics`` as above with num-examples, loss, accuracy (training

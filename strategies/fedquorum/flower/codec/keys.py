@@ -23,7 +23,6 @@ GLOBAL_LOSS = "global-loss"
 GLOBAL_ACCURACY = "global-accuracy"
 EPSILON = "epsilon"
 CRITERION = "criterion"
-KEEPS_MODEL = "keeps-model"
 MEASURES_LOSS = "measures-loss"
 PROPORTION = "proportion"
 BY_DATA = "by-data"
@@ -118,7 +117,6 @@ REQUEST_KEYS = frozenset(
         GLOBAL_ACCURACY,
         EPSILON,
         CRITERION,
-        KEEPS_MODEL,
         MEASURES_LOSS,
         PROPORTION,
         BY_DATA,

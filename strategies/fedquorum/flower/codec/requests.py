@@ -23,7 +23,6 @@ from .keys import (
     FINETUNE_EPOCHS,
     GLOBAL_ACCURACY,
     GLOBAL_LOSS,
-    KEEPS_MODEL,
     MEASURES_LOSS,
     NUM_TERMS,
     PRIORITY,
@@ -85,7 +84,6 @@ class EvaluateRequest:
     clients: tuple[int, ...]
     train: tuple[bool, ...]
     test: tuple[bool, ...]
-    evaluates_local_model: bool = False
     finetune_epochs: int = 0
 
 
@@ -106,8 +104,6 @@ class TrainTask:
         The gate's eps_t; None without a gate.
     criterion : {"loss", "accuracy"}
         The quantity that the gate compares.
-    trains_local_model : bool
-        Whether the client trains a local model, which stays with it.
     requests_loss : bool
         Whether the client reports loss and accuracy of the model that it receives.
     known_weight : float, optional
@@ -128,7 +124,6 @@ class TrainTask:
     objective: Objective = MISSING_OBJECTIVE
     epsilon: float | None = None
     criterion: str = "loss"
-    trains_local_model: bool = False
     requests_loss: bool = True
     known_weight: float | None = None
     by_data: bool = False
@@ -168,8 +163,6 @@ class EvaluateTask:
         The round, 0 before the first.
     train, test : bool
         Whether the client evaluates its training split, and its test split.
-    evaluates_local_model : bool
-        Whether the client evaluates its local model.
     finetune_epochs : int
         Number of epochs for which the client trains the model on its own rows before it evaluates
         it; the trained model is then discarded.
@@ -179,7 +172,6 @@ class EvaluateTask:
     server_round: int = 0
     train: bool = True
     test: bool = True
-    evaluates_local_model: bool = False
     finetune_epochs: int = 0
 
 
@@ -204,8 +196,6 @@ def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDi
     }
     if plan.epsilon is not None:
         config |= {EPSILON: float(plan.epsilon), CRITERION: plan.criterion}
-    if plan.trains_local_model:
-        config[KEEPS_MODEL] = True
     if not plan.requests_loss:
         config[MEASURES_LOSS] = False
     if request.known_weights is not None and len(clients) > 1:
@@ -249,8 +239,6 @@ def encode_evaluate_request(arrays: ArrayRecord, request: EvaluateRequest) -> Re
         TRAIN_SPLIT: list(request.train),
         TEST_SPLIT: list(request.test),
     }
-    if request.evaluates_local_model:
-        config[KEEPS_MODEL] = True
     if request.finetune_epochs:
         config[FINETUNE_EPOCHS] = request.finetune_epochs
     return RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(config)})
@@ -314,14 +302,12 @@ def decode_start_models(content: RecordDict, tasks: Sequence[TrainTask]) -> dict
     Raises
     ------
     ProtocolError
-        If a client's model is missing, or the request also wants such clients' sum or local models.
+        If a client's model is missing, or the request also wants such clients' sum.
     """
     arrays = select_records(content, ArrayRecord)
     others = [task for task in tasks if task.start_index != 0]
-    if any(task.can_be_summed or task.trains_local_model for task in others):
-        raise ProtocolError(
-            f"with '{START_INDEX}' clients neither keep their models nor are summed"
-        )
+    if any(task.can_be_summed for task in others):
+        raise ProtocolError(f"with '{START_INDEX}' no updates are summed")
     names = {task.start_index: START_MODEL.format(task.start_index) for task in others}
     for name in names.values():
         if name not in arrays:
@@ -357,7 +343,6 @@ def build_train_task(config: Mapping[str, Any], client: int) -> TrainTask:
         ),
         epsilon=config.get(EPSILON),
         criterion=config.get(CRITERION, "loss"),
-        trains_local_model=bool(config.get(KEEPS_MODEL, False)),
         requests_loss=bool(config.get(MEASURES_LOSS, True)),
         known_weight=config.get(PROPORTION),
         by_data=bool(config.get(BY_DATA, False)),
@@ -383,7 +368,6 @@ def build_evaluate_task(config: Mapping[str, Any], client: int) -> EvaluateTask:
         server_round=config.get(SERVER_ROUND, 0),
         train=bool(config.get(TRAIN_SPLIT, True)),
         test=bool(config.get(TEST_SPLIT, True)),
-        evaluates_local_model=bool(config.get(KEEPS_MODEL, False)),
         finetune_epochs=epochs,
     )
 

@@ -3,14 +3,13 @@
 from ..rule import index_by_key
 from .after_warmup import AfterWarmup
 from .all_clients import AllClients
-from .alone import LocalModelSelection
 from .base import Selection, SelectionTraits
 from .epsilon_gate import EpsilonGate
 from .priority_only import PriorityOnly
 from .sampling import Sampling
 
 SELECTIONS: dict[str, type[Selection]] = index_by_key(
-    (EpsilonGate, AllClients, AfterWarmup, PriorityOnly, LocalModelSelection)
+    (EpsilonGate, AllClients, AfterWarmup, PriorityOnly)
 )
 """The selections of this package by their keys; ``fedquorum.registry`` adds those of contrib."""
 
@@ -19,7 +18,6 @@ __all__ = [
     "AfterWarmup",
     "AllClients",
     "EpsilonGate",
-    "LocalModelSelection",
     "PriorityOnly",
     "Sampling",
     "Selection",

@@ -34,8 +34,6 @@ class SelectionTraits:
         Whether the losses decide which clients take part.
     selects_all : bool
         Whether it selects clients with and without priority and admits all their updates.
-    trains_local_models : bool
-        Whether every client trains a local model.
     needs_objective : bool
         Whether every round needs F(w_t).
     requests_losses : bool
@@ -48,7 +46,6 @@ class SelectionTraits:
 
     has_gate: bool = False
     selects_all: bool = False
-    trains_local_models: bool = False
     needs_objective: bool = True
     requests_losses: bool = True
     dp_unsupported_reason: str = (

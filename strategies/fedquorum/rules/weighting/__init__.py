@@ -12,7 +12,6 @@ from .data_fraction import DataFraction
 from .exponentiated_gradient import PRIOR_MIXING_TRAITS, PriorMixing
 from .fedgp import FedGPWeighting
 from .fedmgda import FedMGDAWeighting
-from .no_weight import ZeroWeighting
 from .population_data import PopulationDataFraction
 from .population_mixing import PopulationMixing
 from .propfair import PropFairWeighting
@@ -32,7 +31,6 @@ WEIGHTINGS: dict[str, type[Weighting[Any]]] = index_by_key(
         AFLWeighting,
         FedMGDAWeighting,
         FedGPWeighting,
-        ZeroWeighting,
     )
 )
 """The weightings of this package by their keys; ``fedquorum.registry`` adds those of contrib."""
@@ -56,5 +54,4 @@ __all__ = [
     "TERMWeighting",
     "Weighting",
     "WeightingTraits",
-    "ZeroWeighting",
 ]

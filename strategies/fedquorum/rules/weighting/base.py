@@ -57,8 +57,6 @@ class WeightingTraits:
         replacement.
     reports_objective : bool
         Whether F(w_t) is evaluated in every round, as for FedAvg's baselines.
-    aggregates : bool
-        Whether any update counts.
     requires_full_participation : bool
         Whether all clients must be selected in every round.
     requires_fixed_population : bool
@@ -81,7 +79,6 @@ class WeightingTraits:
     needs_updates: bool = False
     weights_by_data: bool = False
     reports_objective: bool = False
-    aggregates: bool = True
     requires_full_participation: bool = False
     requires_fixed_population: bool = False
     tolerance: float = 1e-9

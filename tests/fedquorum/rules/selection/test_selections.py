@@ -14,31 +14,16 @@ from fedquorum.rules.selection import (
     AfterWarmup,
     AllClients,
     EpsilonGate,
-    LocalModelSelection,
     PriorityOnly,
     Sampling,
     Selection,
 )
 from fedquorum.rules.selection.base import get_known_probabilities
 from fedquorum.rules.types import ClientReports, Objective, PerClient, Population, RoundPlan
-from fedquorum.rules.weighting import ZeroWeighting
 
 from tests.builders import make_client_updates
 
 POPULATION = Population((0, 1, 2, 3), frozenset({0, 2}))
-
-
-def test_alone_trains_all_local_models_and_weighs_none() -> None:
-    """Every client trains its local model, all updates are admitted, and none has a weight."""
-    plan = LocalModelSelection().plan(3, POPULATION, ClientReports())
-    assert plan == RoundPlan((0, 1, 2, 3), trains_local_model=True)
-    updates = make_client_updates([1.0, 2.0, 3.0])
-    fraction = LocalModelSelection().admit(plan, Objective(1.0, 0.5), updates).fraction
-    assert fraction.tolist() == [1, 1, 1]
-    state, weights = ZeroWeighting().weigh(None, plan, updates, fraction)
-    assert state is None
-    assert weights.weight.tolist() == [0, 0, 0]
-    assert weights.inclusion_mass is None
 
 
 def test_priority_only_and_everyone() -> None:
@@ -153,13 +138,7 @@ def test_priority_is_no_word_where_all_clients_have_it(rule: AllClients) -> None
 
 def test_the_table_has_all_selections() -> None:
     """Each by its key."""
-    assert list(SELECTIONS.values()) == [
-        EpsilonGate,
-        AllClients,
-        AfterWarmup,
-        PriorityOnly,
-        LocalModelSelection,
-    ]
+    assert list(SELECTIONS.values()) == [EpsilonGate, AllClients, AfterWarmup, PriorityOnly]
     assert all(SELECTIONS[rule.description.key] is rule for rule in SELECTIONS.values())
 
 
@@ -173,12 +152,7 @@ def test_every_selection_declares_its_selection_rates() -> None:
     """From the sample of its clients; a selection by losses declares none."""
     half = Sampling(0.5)
     gate = EpsilonGate(num_rounds=10, sampling=half)
-    for selection in (
-        AllClients(half),
-        AfterWarmup(sampling=half),
-        LocalModelSelection(half),
-        gate,
-    ):
+    for selection in (AllClients(half), AfterWarmup(sampling=half), gate):
         assert get_probabilities(selection) == dict.fromkeys(range(4), 0.5)
     assert get_probabilities(PriorityOnly(half)) == {0: 0.5, 2: 0.5}
     assert get_probabilities(PowerOfChoice(sampling=half)) is None
