@@ -115,7 +115,13 @@ class DenseEvaluator:
 
     @torch.no_grad()
     def evaluate(
-        self, state: StackedTensors, clients: Sequence[int], metric_name: str, workers: WorkerPool
+        self,
+        state: StackedTensors,
+        clients: Sequence[int],
+        metric_name: str,
+        workers: WorkerPool,
+        *,
+        has_calibration: bool = False,
     ) -> MetricsByClient:
         """Return each client's metrics of the model with this state.
 
@@ -124,7 +130,7 @@ class DenseEvaluator:
         state : dict of tensor
             The model's arrays by name.
         clients : sequence of int
-        metric_name : str
+        metric_name, has_calibration : str and bool
             See ``client_app.evaluation.passes.evaluate_clients``.
         workers : WorkerPool
             The workers that share the passes; no result depends on their number.
@@ -133,7 +139,9 @@ class DenseEvaluator:
 
         def compute_share_stats(share: WorkShare) -> BatchStats:
             with torch.no_grad():  # each thread has its own mode
-                return self._compute_stats(state, share, metric_name)
+                return self._compute_stats(
+                    state, share, metric_name, has_calibration=has_calibration
+                )
 
         results = []
         for result in workers.map(
@@ -216,7 +224,7 @@ class DenseEvaluator:
         )
 
     def _compute_stats(
-        self, state: StackedTensors, share: WorkShare, metric_name: str
+        self, state: StackedTensors, share: WorkShare, metric_name: str, *, has_calibration: bool
     ) -> BatchStats:
         """Return loss terms and metric inputs for one work share."""
         gathered = self._examples.gather_inputs(share.rows).flatten(start_dim=1)
@@ -227,7 +235,9 @@ class DenseEvaluator:
             of_blocks = x.view(len(each.real), each.capacity, -1)[:, : each.width]
             outputs.append(self._compute_outputs(state, of_blocks)[each.real])
         labels = self._examples.gather_labels(share.real_rows)
-        return compute_batch_stats(torch.cat(outputs), labels, self._task, metric_name)
+        return compute_batch_stats(
+            torch.cat(outputs), labels, self._task, metric_name, has_calibration=has_calibration
+        )
 
     def _compute_outputs(self, state: StackedTensors, x: torch.Tensor) -> torch.Tensor:
         """Return the outputs (k, b, c) of inputs (k, b, d)."""

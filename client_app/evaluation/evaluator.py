@@ -3,7 +3,6 @@
 import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from client_app.evaluation.batched import DenseEvaluator
 from client_app.evaluation.passes import (
     MAX_INPUT_NUMBERS,
     MAX_PREDICTIONS,
+    NUMBERS,
     ClientMetrics,
     MetricsByClient,
     build_client_metrics,
@@ -42,7 +42,7 @@ class CachedEvaluator:
         The clients' rows by split.
     task : Task
     metric : str
-        ``evaluation.metric``, evaluated on test and validation splits.
+        ``evaluation.metric``, evaluated on test and validation splits, as is the calibration.
     flops_per_sample : int
         Operations of a forward pass, which determine the number of workers. By default all
         available cores are used.
@@ -102,8 +102,7 @@ class CachedEvaluator:
         if not missing:
             return
         load_arrays(arrays, self._model)
-        metric = "loss" if split == "train" else self.metric
-        for group, metrics in self._evaluate_groups(split, missing, metric):
+        for group, metrics in self._evaluate_groups(split, missing):
             self._caches[split].add(group, metrics)
 
     def _clear_if_changed(self, arrays: Arrays) -> None:
@@ -114,24 +113,37 @@ class CachedEvaluator:
                 cache.clear()
 
     def _evaluate_groups(
-        self, split: Split, clients: Sequence[int], metric: str
+        self, split: Split, clients: Sequence[int]
     ) -> Iterator[tuple[Sequence[int], MetricsByClient]]:
         """Yield the clients' metrics, group by group."""
         examples = self._examples[split]
+        metric, has_calibration = ("loss", False) if split == "train" else (self.metric, True)
         if self._dense:
             workers = self._choose_workers(int(examples.get_counts(clients).sum()))
             state = self._model.state_dict()
-            yield clients, self._dense[split].evaluate(state, clients, metric, workers)
+            yield (
+                clients,
+                self._dense[split].evaluate(
+                    state, clients, metric, workers, has_calibration=has_calibration
+                ),
+            )
         elif examples.device.type == "cpu":
-            for client, metrics in self._evaluate_separately(examples, clients, metric):
+            separately = self._evaluate_separately(
+                examples, clients, metric, has_calibration=has_calibration
+            )
+            for client, metrics in separately:
                 yield [client], metrics
         else:
             for group in _group_clients(clients, examples, self._rows_at_once):
                 counts = examples.get_counts(group)
-                yield group, self._evaluate_rows(*examples.select_clients(group), counts, metric)
+                rows = examples.select_clients(group)
+                yield (
+                    group,
+                    self._evaluate_rows(*rows, counts, metric, has_calibration=has_calibration),
+                )
 
     def _evaluate_separately(
-        self, examples: Examples, clients: Sequence[int], metric: str
+        self, examples: Examples, clients: Sequence[int], metric: str, *, has_calibration: bool
     ) -> Iterator[tuple[int, MetricsByClient]]:
         """Evaluate each client in separate passes, whose shapes depend on its rows alone."""
 
@@ -140,7 +152,11 @@ class CachedEvaluator:
             rows = torch.arange(first, first + count, device=examples.device)
             counts = np.array([count])
             return self._evaluate_rows(
-                examples.gather_inputs(rows), examples.gather_labels(rows), counts, metric
+                examples.gather_inputs(rows),
+                examples.gather_labels(rows),
+                counts,
+                metric,
+                has_calibration=has_calibration,
             )
 
         self._model.eval()
@@ -152,7 +168,13 @@ class CachedEvaluator:
             yield client, metrics
 
     def _evaluate_rows(
-        self, x: torch.Tensor, y: torch.Tensor, counts: NDArray[np.int64], metric: str
+        self,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        counts: NDArray[np.int64],
+        metric: str,
+        *,
+        has_calibration: bool,
     ) -> MetricsByClient:
         return evaluate_clients(
             self._model,
@@ -161,6 +183,7 @@ class CachedEvaluator:
             counts,
             task=self._task,
             metric_name=metric,
+            has_calibration=has_calibration,
             rows_at_once=self._rows_at_once,
         )
 
@@ -183,7 +206,8 @@ class EvalCache:
         self._examples = examples
         count = len(examples.clients)
         self._is_cached = np.zeros(count, dtype=np.bool_)
-        self._values = np.empty((count, len(fields(ClientMetrics))))
+        self._values = np.empty((count, len(NUMBERS)))
+        self._calibration = np.full(count, b"", dtype=np.object_)
         self._added: list[NDArray[np.int64]] = []
 
     def has(self, client: int) -> bool:
@@ -192,7 +216,8 @@ class EvalCache:
 
     def get(self, client: int) -> ClientMetrics:
         """Return a client's metrics."""
-        return build_client_metrics(self._values[self._examples.get_index(client)].tolist())
+        index = self._examples.get_index(client)
+        return build_client_metrics(self._values[index].tolist(), self._calibration[index])
 
     def find_missing(self, clients: Iterable[int]) -> list[int]:
         """Return those of the clients whose metrics are not cached."""
@@ -205,6 +230,7 @@ class EvalCache:
         indices = self._examples.get_indices(clients)
         self._is_cached[indices] = True
         self._values[indices] = np.stack(metrics.columns, axis=1)
+        self._calibration[indices] = metrics.calibration
         self._added.append(indices)
 
     def clear(self) -> None:

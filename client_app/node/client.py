@@ -158,12 +158,14 @@ class FederatedClient(NumPyClient):
             test_metric=test.metric if has_extra_metric else math.nan,
             test_r2=test.r2,
             test_average_precision=test.average_precision,
+            test_calibration=test.calibration,
             validation_num_examples=validation.num_examples or math.nan,
             validation_loss=validation.loss,
             validation_accuracy=validation.accuracy,
             validation_metric=validation.metric if has_extra_metric else math.nan,
             validation_r2=validation.r2,
             validation_average_precision=validation.average_precision,
+            validation_calibration=validation.calibration,
         )
 
 

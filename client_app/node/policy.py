@@ -33,7 +33,14 @@ from fedquorum.flower.codec import (
     encode_train_reply,
     requests_training,
 )
-from fedquorum.flower.codec.keys import TEST_AVERAGE_PRECISION, TEST_METRIC, TEST_R2
+from fedquorum.flower.codec.keys import (
+    TEST_ACCURACY,
+    TEST_AVERAGE_PRECISION,
+    TEST_CALIBRATION,
+    TEST_LOSS,
+    TEST_METRIC,
+    TEST_R2,
+)
 from fedquorum.flower.mods import get_base_message_type
 from fedquorum.records.client_names import MAX_CLIENT_NAME_LENGTH, clean_name
 from fedquorum.rules.parameters import NON_NEGATIVE_INT, POSITIVE, Flag, Range
@@ -230,9 +237,13 @@ class NodePolicy:
     def withheld(self) -> frozenset[str]:
         """The withheld metrics; the validation split withholds the same as the test split.
 
-        R2 and average precision stay on the node with the metric, which they may be.
+        R2 and average precision stay on the node with the metric, which they may be. The sums of
+        bins of confidence stay with any test metric, because they include the correct predictions
+        and say much about the others.
         """
         beside = [TEST_R2, TEST_AVERAGE_PRECISION] if TEST_METRIC in self.withhold else []
+        if {TEST_LOSS, TEST_ACCURACY, TEST_METRIC}.intersection(self.withhold):
+            beside.append(TEST_CALIBRATION)
         names = {*self.withhold, *beside}
         counterparts = {name: VALIDATION_COUNTERPARTS.get(name, name) for name in names}
         return frozenset(names.union(counterparts.values()))

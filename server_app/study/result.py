@@ -66,8 +66,8 @@ class SeedRun:
         ``held_out``, ``finetuned`` and ``alone`` (means of the metric over these clients, if there
         are any), and over all clients ``worst10``, ``best10``, ``gini``, ``std`` and ``jain``. Of
         the score's clients, ``evaluated`` is the number, ``left_out`` that of clients without the
-        metric, ``r2`` the mean R2 where numbers are predicted, and ``average_precision`` that
-        beside AUROC.
+        metric, ``r2`` the mean R2 where numbers are predicted, ``average_precision`` that beside
+        AUROC, and ``ece`` the expected calibration error of classes.
     clients : mapping
         The metric on each client's test split, by client id.
     curve : ScoreCurve

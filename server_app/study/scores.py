@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from fedquorum.audit.replay import read_audit_input
 from fedquorum.errors import RunError
+from fedquorum.metrics.calibration import ECE
 from fedquorum.records.reader import Run, load_run, read_client_names, read_dataset
 from fedquorum.records.round_record import summarize_evaluations
 from fedquorum.records.tables import get_metric_column
@@ -20,7 +21,7 @@ from server_app.sweeps.jobs import read_complete_rounds
 
 SCORE_GROUPS = ("all", "priority", "non_priority", "held_out", *PERSONAL_MODELS)
 R2 = "r2"
-COMPANIONS = (R2, AVERAGE_PRECISION)
+COMPANIONS = (R2, AVERAGE_PRECISION, ECE)
 """Metrics that the records have beside the clients' metric."""
 COVERAGE_NAMES = ("evaluated", "left_out")
 """The numbers of the score's clients, and of those without the metric."""

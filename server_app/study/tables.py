@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
+from fedquorum.metrics.calibration import ECE
 from fedquorum.records.round_record import format_coverage
 from fedquorum.report.names import format_setting
 from fedquorum.report.tables import TextTable
@@ -34,7 +35,7 @@ from server_app.study.text import (
 MISSING_CELL = "-"
 MIN_WHOLE_MB = 1000.0
 COMPANION_MARGIN = 0.01
-"""The precision of R2 and average precision, which have no margin beside a study's metric."""
+"""The precision of R2, average precision and calibration error, which have no margin."""
 TUNED_HEADING = "values tuned"
 ALL, WORST, UNSEEN = "all", "worst10", "held_out"
 MAX_SENTENCE_LENGTH = 1000
@@ -180,7 +181,7 @@ def _build_columns(result: StudyResult) -> dict[str, Callable[[_Row], str]]:
     interval = f"{format_percent(result.confidence)} interval"
     columns: dict[str, Callable[[_Row], str]] = {
         f"{unit.metric} of {describe_score_clients(result)}{in_percent}": lambda row: row.score,
-        **_build_companion_column(result),
+        **_build_companion_columns(result),
         f"better than {baseline} by{in_unit} ({interval})": lambda row: row.difference,
         "seeds ahead": lambda row: row.ahead,
         f"all clients{in_percent}": lambda row: row.format_measure(ALL),
@@ -196,21 +197,24 @@ def _build_columns(result: StudyResult) -> dict[str, Callable[[_Row], str]]:
     return {name: cell for name, cell in columns.items() if name != f"{score}{in_percent}"}
 
 
-def _build_companion_column(result: StudyResult) -> dict[str, Callable[[_Row], str]]:
-    """Return the column of the metric beside the study's, for the score's group of clients.
+def _build_companion_columns(result: StudyResult) -> dict[str, Callable[[_Row], str]]:
+    """Return the columns of metrics beside the study's, for the score's group of clients.
 
-    R2 stands beside other metrics of predicted numbers, and average precision beside AUROC.
+    R2 stands beside other metrics of predicted numbers, and average precision beside AUROC. The
+    calibration error stands beside every metric of classes, which alone have one.
     """
+    group = result.metric_key.removeprefix("test.").partition(".")[0]
+    of_group = f"of {describe_score_group(group)}"
+    error = {f"calibration error {of_group}, %": lambda row: row.format_companion(ECE)}
     if result.metric == "auroc":
         companion = AVERAGE_PRECISION
     elif result.metric_info.is_regression and result.metric != R2:
         companion = R2
     else:
-        return {}
-    group = result.metric_key.removeprefix("test.").partition(".")[0]
-    heading = f"{METRICS[companion].name} of {describe_score_group(group)}"
+        return error
     in_percent = ", %" if METRICS[companion].is_fraction else ""
-    return {f"{heading}{in_percent}": lambda row: row.format_companion(companion)}
+    heading = f"{METRICS[companion].name} {of_group}{in_percent}"
+    return {heading: lambda row: row.format_companion(companion), **error}
 
 
 def build_seed_runs_table(result: StudyResult) -> TextTable:

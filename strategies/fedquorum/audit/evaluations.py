@@ -7,6 +7,7 @@ The objective and the summaries of ``rounds.jsonl`` follow from these rows;
 from collections import Counter
 from collections.abc import Iterator
 
+from ..metrics.calibration import add_bins
 from ..records.round_record import SPLITS
 from ..rules.composition import RuleSet
 from ..rules.decisions import EPOCH_SETTINGS
@@ -99,6 +100,20 @@ def _find_split_mismatches(
             yield f"{prefix}metric, where the run measures {metric} alone"
         if AVERAGE_PRECISION in reported and metric != "auroc":
             yield f"{prefix}{AVERAGE_PRECISION}, which the run does not measure beside {metric}"
+        if simulated and prefix:
+            yield from _find_calibration_mismatches(row, prefix)
+
+
+def _find_calibration_mismatches(row: TableRow, prefix: str) -> Iterator[str]:
+    """Yield sums of bins of confidence that contradict the accuracy of the same predictions."""
+    bins, accuracy = row.get(f"{prefix}calibration"), row.get(f"{prefix}accuracy")
+    if not bins:
+        return
+    found = add_bins([bins])
+    correct, count = int(found.correct.sum()), int(found.count.sum())
+    if accuracy != correct / count:
+        counted = f"{correct} of {count} correct"
+        yield f"{prefix}calibration has {counted}, {prefix}accuracy is {accuracy}"
 
 
 def _find_personal_mismatches(recorded: AuditInput, number: int, row: TableRow) -> Iterator[str]:
@@ -127,6 +142,8 @@ def _find_personal_mismatches(recorded: AuditInput, number: int, row: TableRow) 
             value = row[name]
             if value is not None and not get_metric(kind).contains(value):
                 yield f"{name} is {value:g}, which none can be"
+        for split in SPLITS:
+            yield from _find_calibration_mismatches(row, f"{model}_{split}_")
 
 
 def _is_simulated(recorded: AuditInput, number: int) -> bool:

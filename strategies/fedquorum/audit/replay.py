@@ -634,8 +634,10 @@ def _build_decision(row: TableRow) -> ClientDecision:
 
 
 def _build_evaluation(row: TableRow, population: Population) -> ClientEvaluation:
-    def get_value(name: str) -> float:
+    def get_value(name: str) -> Any:
         value = row.get(name)  # a personal model may have no columns
+        if name.endswith("calibration"):
+            return b"" if value is None else value
         return math.nan if value is None else float(value)
 
     return ClientEvaluation(
@@ -650,12 +652,14 @@ def _build_evaluation(row: TableRow, population: Population) -> ClientEvaluation
         test_metric=get_value("test_metric"),
         test_r2=get_value("test_r2"),
         test_average_precision=get_value("test_average_precision"),
+        test_calibration=get_value("test_calibration"),
         validation_num_examples=get_value("validation_num_examples"),
         validation_loss=get_value("validation_loss"),
         validation_accuracy=get_value("validation_accuracy"),
         validation_metric=get_value("validation_metric"),
         validation_r2=get_value("validation_r2"),
         validation_average_precision=get_value("validation_average_precision"),
+        validation_calibration=get_value("validation_calibration"),
         held_out=row["client"] in population.held_out,
         personal=tuple(
             PersonalEvaluation(

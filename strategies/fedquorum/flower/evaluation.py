@@ -278,11 +278,13 @@ def _build_evaluation(
         test_metric=_sanitize_metric(result.test_metric),
         test_r2=_sanitize_metric(result.test_r2),
         test_average_precision=result.test_average_precision,
+        test_calibration=result.test_calibration,
         validation_num_examples=result.validation_num_examples,
         validation_loss=_clamp_loss(result.validation_loss),
         validation_accuracy=result.validation_accuracy,
         validation_metric=_sanitize_metric(result.validation_metric),
         validation_r2=_sanitize_metric(result.validation_r2),
         validation_average_precision=result.validation_average_precision,
+        validation_calibration=result.validation_calibration,
         held_out=client in population.held_out,
     )

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import RunError
+from ..metrics.calibration import INVALID_BINS, are_valid_bins
 from .values import MAX_COUNT
 
 MAX_INT32 = 2**31 - 1
@@ -47,9 +48,9 @@ class TableColumn:
         return pa.field(self.name, self.type, nullable=bool(self.null_meaning))
 
     @property
-    def is_text(self) -> bool:
-        """Whether the values are texts."""
-        return bool(pa.types.is_string(self.type))
+    def has_length(self) -> bool:
+        """Whether the values are texts or bytes, of any length."""
+        return bool(pa.types.is_string(self.type) or pa.types.is_binary(self.type))
 
     def check(self, values: pa.ChunkedArray) -> None:
         """Refuse values that the column does not allow.
@@ -61,6 +62,10 @@ class TableColumn:
         """
         if values.null_count and not self.null_meaning:
             raise RunError(f"expected {self.name} in every row")
+        if pa.types.is_binary(self.type):
+            if not are_valid_bins(values.drop_null().to_pylist()):
+                raise RunError(f"{self.name} {INVALID_BINS}")
+            return
         if (self.low, self.high) == (-math.inf, math.inf):
             return
         if pa.types.is_floating(self.type):
@@ -134,6 +139,11 @@ def fraction_column(name: str, null_meaning: str = "") -> TableColumn:
 def text_column(name: str, null_meaning: str = "", *, is_optional: bool = False) -> TableColumn:
     """Return a column of texts."""
     return TableColumn(name, pa.string(), null_meaning, is_optional=is_optional)
+
+
+def calibration_column(name: str, null_meaning: str) -> TableColumn:
+    """Return a column of sums of bins of confidence, see ``fedquorum.metrics.calibration``."""
+    return TableColumn(name, pa.binary(), null_meaning, is_optional=True)
 
 
 def bool_column(name: str, null_meaning: str = "") -> TableColumn:

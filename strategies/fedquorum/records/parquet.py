@@ -87,7 +87,8 @@ def read_columns(file: BinaryIO, columns: Sequence[str], texts: Sequence[str]) -
     file : binary file
     columns : sequence of str
     texts : sequence of str
-        The columns that stay dictionary-encoded, so that a long recurring text is stored once.
+        The columns of texts and bytes: they stay dictionary-encoded, so that a long recurring one
+        is stored once.
 
     Raises
     ------
@@ -119,7 +120,7 @@ def _read_table(file: BinaryIO, wanted: Sequence[TableColumn]) -> pa.Table:
     if not all(column.is_optional for column in missing):
         raise RunError(f"expected a column {missing[0].name}")
     present = [column for column in wanted if column not in missing]
-    texts = [column.name for column in present if column.is_text]
+    texts = [column.name for column in present if column.has_length]
     table = read_columns(file, [column.name for column in present], texts)
     return pa.table(
         {
@@ -133,7 +134,7 @@ def _read_table(file: BinaryIO, wanted: Sequence[TableColumn]) -> pa.Table:
 
 def _cast_values(given: pa.ChunkedArray, column: TableColumn) -> pa.ChunkedArray:
     """Return the values of a column in the column's type, checked."""
-    if column.is_text:
+    if column.has_length:
         _check_length(given, column.name)
     values = given.cast(column.type)
     column.check(values)

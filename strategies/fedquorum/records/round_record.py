@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from ..metrics.calibration import ECE, add_bins
 from ..metrics.fairness import compute_dispersion, weighted_mean
 from ..rules.decisions import (
     PERSONAL_MODELS,
@@ -354,7 +355,8 @@ def _summarize_training_clients(
 
 
 EvaluationColumns = Mapping[str, FloatArray]
-"""The numbers of n evaluations by their fields, shape (n,) each."""
+"""The numbers of n evaluations by their fields, shape (n,) each, and their ``calibration``: an
+array of bytes."""
 
 _COMPANIONS = ("r2", AVERAGE_PRECISION)
 """Metrics beside ``evaluation.metric``."""
@@ -378,6 +380,8 @@ def _build_columns(
         name: np.array([getattr(e, field) for e in evaluations], dtype=np.float64)
         for name, field in names.items()
     }
+    bins = [getattr(e, f"{split}_calibration") for e in evaluations]
+    columns["calibration"] = np.array(bins, dtype=np.object_)
     clients = np.array([e.client for e in evaluations], dtype=np.int64)
     from_hooks = {
         name: PerClient.from_mapping(numbers).get_array(clients, np.nan)
@@ -397,7 +401,8 @@ def _summarize_group(
 
     ``evaluated`` counts the clients, ``left_out`` those for which the metric is undefined.
     R2 is beside other metrics of predicted numbers, and average precision beside AUROC, over the
-    clients that have it. ``report`` adds numbers.
+    clients that have it; so is the expected calibration error of classes, over all predictions of
+    these clients. ``report`` adds numbers.
     """
     if not len(weight):
         return None
@@ -412,6 +417,9 @@ def _summarize_group(
         has_number = ~np.isnan(columns[name])
         if has_number.any():
             means[name] = weighted_mean(columns[name][has_number], weight[has_number])
+    bins = [one for one in columns["calibration"] if one]
+    if bins:
+        means[ECE] = add_bins(bins).ece
     # An unknown name, from the records of another version, counts as a fraction.
     higher_is_better = metric not in METRICS or METRICS[metric].higher_is_better
     return {

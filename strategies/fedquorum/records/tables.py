@@ -35,6 +35,7 @@ from .columns import (
     bool_column,
     build_schema,
     build_table,
+    calibration_column,
     float_column,
     fraction_column,
     int_column,
@@ -50,6 +51,7 @@ _NO_UPDATE = "no usable update arrived"
 _NOT_EVALUATED = "not measured"
 _NO_LATE_UPDATE = "late updates do not count, or no usable update arrived"
 _NO_R2 = "no numbers are predicted, or not defined"
+_NO_CALIBRATION = "no classes are predicted, or not defined, or not reported"
 
 CLIENTS_COLUMNS: TableColumns = (
     int_column("round", high=MAX_INT32),
@@ -95,11 +97,13 @@ EVALUATIONS_COLUMNS: TableColumns = (
     float_column("test_accuracy", _NOT_EVALUATED),
     float_column("test_metric", "it is loss or accuracy, or not defined"),
     float_column("test_r2", _NO_R2),
+    calibration_column("test_calibration", _NO_CALIBRATION),
     int_column("validation_num_examples", _NOT_EVALUATED),
     float_column("validation_loss", _NOT_EVALUATED),
     float_column("validation_accuracy", _NOT_EVALUATED),
     float_column("validation_metric", "it is loss or accuracy, or not defined"),
     float_column("validation_r2", _NO_R2),
+    calibration_column("validation_calibration", _NO_CALIBRATION),
     bool_column("held_out"),
 )
 """The columns of ``evaluations/`` in every run."""
@@ -117,7 +121,12 @@ PERSONAL_COLUMNS: Mapping[str, TableColumns] = {
         replace(column, is_optional=True)
         for column in (
             int_column(f"{model}_epochs", _NO_PERSONAL_MODEL),
-            *(float_column(f"{model}_{name}", _NO_PERSONAL_MODEL) for name in PERSONAL_METRICS),
+            *(
+                (calibration_column if name.endswith("calibration") else float_column)(
+                    f"{model}_{name}", _NO_PERSONAL_MODEL
+                )
+                for name in PERSONAL_METRICS
+            ),
         )
     )
     for model in PERSONAL_MODELS
@@ -480,19 +489,28 @@ def build_evaluations_table(
     }
     for column in (*EVALUATIONS_COLUMNS, *AVERAGE_PRECISION_COLUMNS):
         if column.name not in values:
-            given = np.array([getattr(e, column.name) for e in evaluations], dtype=np.float64)
-            values[column.name] = _nan_to_null(given).cast(column.type)
+            values[column.name] = _build_column(
+                column, [getattr(e, column.name) for e in evaluations]
+            )
     for model in personal_models:
         personal = [e.find_personal(model) for e in evaluations]
         for column, name in zip(
             PERSONAL_COLUMNS[model], ("epochs", *PERSONAL_METRICS), strict=True
         ):
-            numbers = [math.nan if one is None else getattr(one, name) for one in personal]
-            given = np.array(numbers, dtype=np.float64)
-            values[column.name] = _nan_to_null(given).cast(column.type)
+            missing = b"" if pa.types.is_binary(column.type) else math.nan
+            values[column.name] = _build_column(
+                column, [missing if one is None else getattr(one, name) for one in personal]
+            )
     return pa.table(
         {column.name: values[column.name] for column in columns}, schema=build_schema(columns)
     )
+
+
+def _build_column(column: TableColumn, values: Sequence[Any]) -> pa.Array:
+    """Return a column of ``evaluations/``, with null for NaN and for no bytes."""
+    if pa.types.is_binary(column.type):
+        return pa.array([value or None for value in values], column.type)
+    return _nan_to_null(np.array(values, dtype=np.float64)).cast(column.type)
 
 
 def _nan_to_none(value: float) -> float | None:

@@ -170,6 +170,8 @@ def format_sources(methods: Sequence[PlottedMethod], values: str) -> str:
 def read_run_columns(run: Run, folder: str, names: Sequence[str]) -> dict[str, ColumnArray]:
     """Read columns of a run's table, with null as NaN and booleans and integers as floats.
 
+    Texts and bytes are objects, with null as None.
+
     Columns that the table lacks are left out; without the table there are none.
 
     Raises
@@ -183,7 +185,7 @@ def read_run_columns(run: Run, folder: str, names: Sequence[str]) -> dict[str, C
     return {
         name: (
             table[name].to_numpy()
-            if pa.types.is_string(table[name].type)
+            if pa.types.is_string(table[name].type) or pa.types.is_binary(table[name].type)
             else table[name].cast(pa.float64()).to_numpy()
         )
         for name in table.column_names

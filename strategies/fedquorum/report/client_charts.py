@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..metrics.calibration import Calibration, add_bins
 from ..metrics.fairness import compute_dispersion, exact_sum
 from ..records.reader import Run
 from ..records.tables import get_metric_column
@@ -25,6 +26,7 @@ from .chart_helpers import (
 )
 from .chart_spec import (
     MAX_POINTS,
+    PERCENT_BOUNDS,
     ColumnArray,
     GridChart,
     GridLayer,
@@ -156,10 +158,15 @@ def _build_published_lines(methods: Sequence[PlottedMethod]) -> tuple[ReferenceL
 
 def _read_final_metrics(run: Run, clients: str, metric: str) -> FloatArray:
     """Return each client's metric from the last test evaluation, without NaN."""
-    column = get_metric_column("test", metric)
+    values: FloatArray = _read_last_evaluation(run, clients, get_metric_column("test", metric))
+    return values[~np.isnan(values)]
+
+
+def _read_last_evaluation(run: Run, clients: str, column: str) -> ColumnArray:
+    """Return a column of the clients' last test evaluation."""
     required = ["round", "priority", "test_num_examples", column]
     table = read_run_columns(run, "evaluations", [*required, "held_out"])
-    none: FloatArray = np.empty(0)
+    none = np.empty(0)
     if not all(name in table for name in required):
         return none
     tested = ~np.isnan(table["test_num_examples"])
@@ -173,8 +180,55 @@ def _read_final_metrics(run: Run, clients: str, metric: str) -> FloatArray:
         "all": ~held_out,
         "held_out": held_out,
     }
-    values: FloatArray = table[column][last & tested & masks[clients]]
-    return values[~np.isnan(values)]
+    values: ColumnArray = table[column][last & tested & masks[clients]]
+    return values
+
+
+def build_calibration_chart(methods: Sequence[PlottedMethod]) -> LineChart | None:
+    """Build the reliability diagram: the accuracy in each bin over its mean confidence."""
+    panels = []
+    for clients in select_tested_groups(methods):
+        lines = [line for m in methods if (line := _build_reliability_line(m, clients)) is not None]
+        if lines:
+            panels.append(
+                Panel(
+                    format_group_label(clients),
+                    "mean confidence, %",
+                    "correct predictions, %",
+                    tuple(lines),
+                    has_diagonal=True,
+                    bounds=PERCENT_BOUNDS,
+                    has_line_names=False,  # all methods end near 100 %
+                )
+            )
+    if not panels:
+        return None
+    note = (
+        "The clients' test splits after the last evaluation, over all seeds: predictions in 15 "
+        "bins by the probability of the predicted class. On the diagonal a model is as often right "
+        "as it says; below it, it is too sure."
+    )
+    return LineChart("calibration", "Confidence and accuracy", note, tuple(panels))
+
+
+def _build_reliability_line(method: PlottedMethod, clients: str) -> Line | None:
+    found = [
+        one
+        for run in method.group.counted_runs
+        for one in _read_last_evaluation(run, clients, "test_calibration")
+        if one
+    ]
+    if not found:
+        return None
+    total: Calibration = add_bins(found)
+    is_filled = total.count > 0
+    return Line(
+        method.label,
+        method.style,
+        100 * total.mean_confidence[is_filled],
+        100 * total.accuracy[is_filled],
+        hover_texts=[f"{count:,} predictions" for count in total.count[is_filled].tolist()],
+    )
 
 
 # --- participation and mixing -----------------------------------------------------------------

@@ -9,6 +9,7 @@ from ..contrib import REPORTED_METRICS
 from .chart_helpers import select_plotted_methods
 from .chart_spec import Chart
 from .client_charts import (
+    build_calibration_chart,
     build_distribution_chart,
     build_mixing_chart,
     build_omega_chart,
@@ -73,6 +74,7 @@ def _build_charts(
         build_time_chart(methods),
         *build_sweep_charts(methods, rows),
         build_distribution_chart(methods),
+        build_calibration_chart(methods),
         build_participation_chart(methods, cell_fraction),
         build_admission_chart(methods),
         build_omega_chart(methods),

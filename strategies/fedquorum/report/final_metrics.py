@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from ..contrib import REPORTED_METRICS
 from ..errors import RunError
+from ..metrics.calibration import ECE
 from ..metrics.fairness import DISPERSION_KEYS, compute_weighted_dispersion, exact_sum
 from ..records.data_facts import get_constant_accuracy
 from ..records.reader import POPULATION_FILE, Run, read_dataset, read_population
@@ -24,6 +25,7 @@ CLIENT_METRICS = (
         "test",
         "r2",
         AVERAGE_PRECISION,
+        ECE,
         "constant_accuracy",
         *DISPERSION_KEYS,
         "evaluated",
@@ -60,7 +62,8 @@ def compute_client_metrics(run: Run, clients: str) -> Mapping[str, float]:
     (``fedquorum.metrics.fairness``). ``evaluated`` is the number of clients, ``left_out`` that of
     clients without a value. ``constant_accuracy`` is that of always guessing the largest class, if
     the metric is accuracy; ``r2`` is the mean R2 of predicted numbers, whatever it is,
-    and ``average_precision`` is beside AUROC.
+    and ``average_precision`` is beside AUROC. ``ece`` is the expected calibration error over all
+    predictions (``fedquorum.metrics.calibration``).
     ``validation`` and ``validation_worst10`` are ``test`` and ``worst10`` of the validation splits.
     The others are those of ``fedquorum.contrib.REPORTED_METRICS``.
 

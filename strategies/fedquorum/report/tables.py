@@ -14,6 +14,7 @@ from rich.table import Table
 
 from ..contrib import REPORTED_METRICS
 from ..errors import RunError
+from ..metrics.calibration import ECE
 from ..records.reader import RUN_STATUSES, Run
 from ..records.round_record import format_coverage
 from ..records.settings import DATA_LOCATION_KEYS
@@ -48,6 +49,7 @@ METRIC_NAMES = {name: metric.title for name, metric in METRICS.items()}
 OPTIONAL_COLUMNS = {
     "r2": "R2, by data",
     AVERAGE_PRECISION: "average precision, by data, %",
+    ECE: "calibration error (ECE), %",
     **{key: f"{text}, %" for one in REPORTED_METRICS for key, text in one.labels.items()},
     "regret": "regret",
     "regret_bound": "regret bound",
@@ -258,7 +260,7 @@ def build_summary_table(rows: Sequence[Row], title: str) -> TextTable:
             del headings[name]
     headings |= {
         name: OPTIONAL_COLUMNS[name]
-        for name in ("r2", AVERAGE_PRECISION, *RULE_METRICS)
+        for name in ("r2", AVERAGE_PRECISION, ECE, *RULE_METRICS)
         if _has_metric(rows, name)
     }
     return TextTable(
@@ -559,7 +561,7 @@ _SCORES = (
     *("test", "average", "worst", "best", "worst10", "best10", "std"),
     *("validation", "validation_worst10"),
 )
-_FRACTIONS = frozenset({"gini", AVERAGE_PRECISION, "constant_accuracy", *RULE_METRICS})
+_FRACTIONS = frozenset({"gini", AVERAGE_PRECISION, ECE, "constant_accuracy", *RULE_METRICS})
 
 
 def build_overview_table(rows: Sequence[Row]) -> Table:

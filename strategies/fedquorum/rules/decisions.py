@@ -199,11 +199,13 @@ class PersonalEvaluation:
     test_metric: float = math.nan
     test_r2: float = math.nan
     test_average_precision: float = math.nan
+    test_calibration: bytes = b""
     validation_loss: float = math.nan
     validation_accuracy: float = math.nan
     validation_metric: float = math.nan
     validation_r2: float = math.nan
     validation_average_precision: float = math.nan
+    validation_calibration: bytes = b""
 
 
 _, _, *_names = (item.name for item in fields(PersonalEvaluation))
@@ -220,8 +222,10 @@ class ClientEvaluation:
     ``num_examples``, ``loss`` and ``accuracy`` belong to the client's training split, the others to
     its test and validation splits. ``test_metric`` and ``validation_metric`` are the metric that
     ``evaluation.metric`` names, if it is neither loss nor accuracy; R2 is beside it where numbers
-    are predicted, and average precision beside AUROC. ``held_out`` says whether the client never
-    trains. ``personal`` has the evaluations of the client's personal models.
+    are predicted, and average precision beside AUROC. ``test_calibration`` and
+    ``validation_calibration`` are sums of bins of confidence (``fedquorum.metrics.calibration``),
+    empty where there are none. ``held_out`` says whether the client never trains. ``personal`` has
+    the evaluations of the client's personal models.
     """
 
     client: int
@@ -235,12 +239,14 @@ class ClientEvaluation:
     test_metric: float = math.nan
     test_r2: float = math.nan
     test_average_precision: float = math.nan
+    test_calibration: bytes = b""
     validation_num_examples: float = math.nan
     validation_loss: float = math.nan
     validation_accuracy: float = math.nan
     validation_metric: float = math.nan
     validation_r2: float = math.nan
     validation_average_precision: float = math.nan
+    validation_calibration: bytes = b""
     held_out: bool = False
     personal: tuple[PersonalEvaluation, ...] = ()
 

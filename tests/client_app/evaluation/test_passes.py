@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fedquorum.metrics.calibration import UNITS_PER_BIN, add_bins
 from fedquorum.rules.metrics import METRICS
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,12 +16,18 @@ from torch import nn
 from client_app.data.base import IGNORE_INDEX
 from client_app.evaluation import passes as evaluation
 from client_app.evaluation.passes import ClientMetrics, evaluate_clients
-from client_app.losses import CrossEntropy, SequenceCrossEntropy, SquaredError, Task
+from client_app.losses import (
+    BinaryCrossEntropy,
+    CrossEntropy,
+    SequenceCrossEntropy,
+    SquaredError,
+    Task,
+)
 from client_app.metrics import compute_metric
 from client_app.models import CNN, LogisticRegression
 from tests.cases import limit_examples
 from tests.client_app.clients import EachToken
-from tests.reference import losses, sgd
+from tests.reference import calibration, losses, sgd
 
 FEATURES, CLASSES = 6, 7
 OF_CLASSES = [name for name, one in METRICS.items() if not one.is_regression]
@@ -277,3 +284,100 @@ def test_one_pass_for_all_clients() -> None:
     model.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
     evaluate_clients(model, x, y, [10, 5, 15])
     assert sizes == [30]
+
+
+# --- calibration -----------------------------------------------------------------------------
+
+
+class PassThrough(nn.Module):
+    """A model whose outputs are its inputs."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def sum_bins(
+    logits: torch.Tensor, y: torch.Tensor, counts: list[int], task: Task | None = None
+) -> list[bytes]:
+    """Return the clients' sums of bins of these logits."""
+    found = evaluate_clients(PassThrough(), logits, y, counts, task=task, has_calibration=True)
+    return [one.calibration for one in found]
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 40])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_calibration_is_that_of_pooled_rows(
+    classes: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the clients, the passes and the chunks of probabilities are: the same bits."""
+    rng = np.random.default_rng(classes)
+    logits = torch.from_numpy(rng.normal(scale=2.0, size=(300, classes))).to(dtype)
+    labels = torch.from_numpy(rng.integers(classes, size=300))
+    probabilities = calibration.compute_softmax(logits.double().numpy())
+    expected = calibration.compute_ece(probabilities, labels.numpy())
+    pooled = sum_bins(logits, labels, [300])
+    assert add_bins(pooled).ece == pytest.approx(expected, abs=1e-6)
+    accuracy = float((logits.argmax(dim=1) == labels).float().mean())
+    monkeypatch.setattr(evaluation, "MAX_PREDICTIONS", 37)
+    monkeypatch.setattr(evaluation, "MAX_PROBABILITIES", 5 * classes)
+    of_clients = sum_bins(logits, labels, [1, 0, 99, 200])
+    assert of_clients[1] == b""
+    assert add_bins(of_clients).ece == add_bins(pooled).ece
+    assert add_bins(of_clients).correct.sum() / 300 == pytest.approx(accuracy, abs=1e-7)
+
+
+def test_one_output_has_the_confidence_of_two_classes() -> None:
+    """A logit z of class 1 is right with probability sigmoid(z), its opposite with the rest."""
+    z = torch.tensor([[0.0], [2.0], [-3.0], [40.0], [-800.0]], dtype=torch.float64)
+    y = torch.tensor([0, 0, 0, 1, 1])
+    probabilities = calibration.compute_softmax(torch.cat([torch.zeros_like(z), z], 1).numpy())
+    expected = calibration.compute_ece(probabilities, y.numpy())
+    found = add_bins(sum_bins(z, y, [5], BinaryCrossEntropy()))
+    assert found.ece == pytest.approx(expected, abs=1e-6)
+    assert (found.count[14], found.correct[14]) == (3, 2)  # of confidence 0.95, 1 and 1
+    assert found.count[7] == 1  # 0.5
+
+
+@pytest.mark.parametrize("classes", [1, 3, 5, 15])
+def test_equal_outputs_are_on_an_edge(classes: int) -> None:
+    """An untrained model's confidence is 1 / c, at the upper end of a bin; of one class it is 1."""
+    (bins,) = sum_bins(torch.full((4, classes), 0.3), torch.zeros(4, dtype=torch.int64), [4])
+    found = add_bins([bins])
+    edge = 15 // classes
+    assert found.count[edge - 1] == 4
+    assert found.confidence[edge - 1] == 4 * edge * UNITS_PER_BIN
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_client_without_probabilities_has_no_calibration(value: float) -> None:
+    """A prediction of NaN leaves the client out, and the others as they are."""
+    x, y = (torch.from_numpy(a) for a in make_problem(9))
+    x = torch.cat([x, x[:, :1]], dim=1)
+    expected = sum_bins(x, y, [2, 3, 4])
+    x[3, 1] = value
+    found = sum_bins(x, y, [2, 3, 4])
+    assert found == [expected[0], b"", expected[2]]
+    assert all(expected)
+    x[3, 1] = -math.inf  # a class that is never predicted
+    assert all(sum_bins(x, y, [2, 3, 4]))
+
+
+def test_the_calibration_of_sequences_is_over_targets() -> None:
+    """Each target is a prediction; positions without one do not count."""
+    x, y = make_sequences(10)
+    logits = torch.cat([x, x[..., :1]], dim=2)
+    task = SequenceCrossEntropy()
+    one, others = sum_bins(logits, y, [1, 9], task)
+    assert one == b""  # its sequence has no target
+    is_target = y != IGNORE_INDEX
+    probabilities = calibration.compute_softmax(logits[is_target].numpy())
+    expected = calibration.compute_ece(probabilities, y[is_target].numpy())
+    assert add_bins([others]).ece == pytest.approx(expected, abs=1e-6)
+    assert add_bins([others]).count.sum() == int(is_target.sum())
+
+
+def test_numbers_have_no_calibration() -> None:
+    """Nor is it summed unless it is requested."""
+    x, y = (torch.from_numpy(a) for a in make_problem(5))
+    assert sum_bins(x[:, :1], y.double(), [5], SquaredError()) == [b""]
+    assert evaluate_alone(PassThrough(), x, y % FEATURES).calibration == b""

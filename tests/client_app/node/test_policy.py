@@ -190,20 +190,39 @@ def test_metrics_that_are_withheld_do_not_leave_the_node(device: Path) -> None:
     (trained,) = decode_train_reply(reply)
     assert (trained.loss, trained.accuracy, trained.num_examples) == (None, None, 6)
     assert trained.arrays is not None
-    left = send_message(device, EVALUATE, "evaluate").content.metric_records["metrics"]
+    evaluated = send_message(device, EVALUATE, "evaluate").content
+    assert [*evaluated] == ["metrics"]
+    left = evaluated.metric_records["metrics"]
     assert set(measured) - set(left) == {"loss", "accuracy", "test-loss", "test-accuracy"}
     assert {"num-examples", "test-num-examples"} <= set(left)
+    calibration = {"test-calibration", "validation-calibration"}
     assert NodePolicy(withhold=("test-loss", "loss")).withheld == {
-        "test-loss",
-        "validation-loss",
-        "loss",
+        *("test-loss", "validation-loss", "loss"),
+        *calibration,
     }
-    names = ("metric", "r2", "average-precision")
+    assert NodePolicy(withhold=("loss", "accuracy")).withheld == {"loss", "accuracy"}
+    assert NodePolicy(withhold=("test-calibration",)).withheld == calibration
+    names = ("metric", "r2", "average-precision", "calibration")
     both = {f"{split}-{name}" for split in ("test", "validation") for name in names}
     assert NodePolicy(withhold=("test-metric",)).withheld == both
     write_policy(device, "withhold: [test-accuracy]")
     left = send_message(device, EVALUATE, "evaluate").content.metric_records["metrics"]
     assert set(measured) - set(left) == {"test-accuracy"}
+
+
+@pytest.mark.parametrize(
+    ("withhold", "leaves"),
+    [("loss", True), ("test-accuracy", False), ("test-loss", False), ("test-calibration", False)],
+)
+def test_the_calibration_stays_with_any_test_metric(
+    device: Path, withhold: str, *, leaves: bool
+) -> None:
+    """It has the correct predictions and how sure they are; the owner may withhold it alone."""
+    (free,) = decode_evaluate_reply(send_message(device, EVALUATE, "evaluate").content)
+    assert free.test_calibration
+    write_policy(device, f"withhold: [{withhold}]")
+    (result,) = decode_evaluate_reply(send_message(device, EVALUATE, "evaluate").content)
+    assert result.test_calibration == (free.test_calibration if leaves else b"")
 
 
 def test_metrics_of_a_model_of_its_own_are_withheld_as_well(device: Path) -> None:

@@ -5,11 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fedquorum.audit.check import audit_run
 from fedquorum.errors import RunError
+from fedquorum.metrics.calibration import BIN_SUMS, UNITS_PER_BIN
 from fedquorum.records.tables import POPULATION_SCHEMA
 
 from tests.fedquorum.records.made import change_table
@@ -20,6 +22,21 @@ Rows = list[dict[str, Any]]
 def find_row(rows: Rows, number: int, client: int) -> dict[str, Any]:
     """Return a client's row of a round."""
     return next(row for row in rows if (row["round"], row["client"]) == (number, client))
+
+
+def add_prediction(row: dict[str, Any], column: str) -> None:
+    """Add a wrong prediction to the client's first bin."""
+    sums = np.frombuffer(row[column], BIN_SUMS).copy()
+    sums["confidence"][0] += sums["confidence"][0] // sums["count"][0]
+    sums["count"][0] += 1
+    row[column] = sums.tobytes()
+
+
+def move_confidence(row: dict[str, Any], column: str) -> None:
+    """Move the confidence of the client's first bin to the upper end of the bin."""
+    sums = np.frombuffer(row[column], BIN_SUMS).copy()
+    sums["confidence"][0] = (int(sums["bin"][0]) + 1) * UNITS_PER_BIN * int(sums["count"][0])
+    row[column] = sums.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -84,6 +101,26 @@ def find_row(rows: Rows, number: int, client: int) -> dict[str, Any]:
             "fedalign",
             lambda rows: find_row(rows, 3, 1).update(test_num_examples=7),
             "round 3, client 1: evaluations/: the test part has 7 examples, and had 6 in",
+        ),
+        (
+            "fedalign",
+            lambda rows: add_prediction(find_row(rows, 5, 1), "test_calibration"),
+            "round 5, client 1: evaluations/: test_calibration has ",
+        ),
+        (
+            "fedalign",
+            lambda rows: move_confidence(find_row(rows, 5, 1), "test_calibration"),
+            "round 5: test.priority.ece is ",
+        ),
+        (
+            "fedalign",
+            lambda rows: find_row(rows, 5, 1).update(test_calibration=None),
+            "round 5: test.priority.ece is ",
+        ),
+        (
+            "personal",
+            lambda rows: add_prediction(find_row(rows, 5, 1), "finetuned_test_calibration"),
+            "round 5, client 1: evaluations/: finetuned_test_calibration has ",
         ),
         (
             "personal",

@@ -60,6 +60,7 @@ from fedquorum.flower.codec import (
     to_metrics,
     view_arrays,
 )
+from fedquorum.metrics.calibration import BIN_SUMS, UNITS_PER_BIN
 from fedquorum.rules.types import KnownWeights, Objective, RoundPlan
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
@@ -651,6 +652,67 @@ def test_the_numbers_of_a_request_have_one_type(count: int) -> None:
                 types.setdefault((name, key), set()).add(of)
     assert {found for of in types.values() for found in of} == {int, float, bool, str}
     assert {key for key, of in types.items() if len(of) > 1} == set()
+
+
+def make_bins(count: int) -> bytes:
+    """Return the sums of a client with this many predictions in one bin."""
+    return np.array([(3, count, 1, 4 * UNITS_PER_BIN * count)], dtype=BIN_SUMS).tobytes()
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_calibration_is_the_same_with_any_other_clients_on_the_node(count: int) -> None:
+    """Clients without it, and clients without a result, are among them."""
+    results = [
+        EvaluateResult(0, Status.DONE, num_examples=1.0, test_calibration=make_bins(1)),
+        EvaluateResult(1, Status.FAILED, reason="no"),
+        EvaluateResult(2, Status.DONE, num_examples=2.0),
+        EvaluateResult(
+            3,
+            Status.DONE,
+            num_examples=3.0,
+            test_calibration=make_bins(3),
+            validation_calibration=make_bins(2**32 - 1),
+        ),
+        EvaluateResult(4, Status.DONE, num_examples=4.0, validation_calibration=make_bins(4)),
+    ][:count]
+    assert decode_evaluate_reply(send_over_wire(encode_evaluate_reply(results))) == results
+    for result in results:
+        content = encode_evaluate_reply([result])
+        assert decode_evaluate_reply(send_over_wire(content)) == [result]
+        has_any = bool(result.test_calibration or result.validation_calibration)
+        assert ("calibration" in content) == has_any
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (b"", "'test-calibration' must be a list of bytes"),
+        ([1, 2], "'test-calibration' must be a list of bytes"),
+        ([b"one", b"two"], "'test-calibration' must be sums of up to 15 bins"),
+        ([make_bins(1)] * 3, "must "),
+    ],
+    ids=["single", "numbers", "sums", "length"],
+)
+def test_malformed_calibration_is_refused(clients: int, values: Any, message: str) -> None:
+    """Its form is checked before any rule sees it."""
+    results = [EvaluateResult(k, Status.DONE, num_examples=1.0) for k in range(clients)]
+    content = encode_evaluate_reply(results)
+    content["calibration"] = ConfigRecord({"test-calibration": values})
+    with pytest.raises(ProtocolError, match=message):
+        decode_evaluate_reply(content)
+
+
+def test_calibration_that_is_withheld_leaves_no_record() -> None:
+    """One split may stay without the other."""
+    result = EvaluateResult(
+        0, Status.DONE, test_calibration=make_bins(1), validation_calibration=make_bins(2)
+    )
+    content = encode_evaluate_reply([result])
+    (left,) = decode_evaluate_reply(drop_metrics(content, {"test-calibration"}))
+    assert left == replace(result, test_calibration=b"")
+    none = drop_metrics(content, {"test-calibration", "validation-calibration"})
+    assert [*none] == ["metrics"]
 
 
 @pytest.mark.parametrize("marks", [[0, 2], [0.5, 0.0], [0, -1]])

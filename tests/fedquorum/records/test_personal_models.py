@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from fedquorum.metrics.calibration import BIN_SUMS, UNITS_PER_BIN
 from fedquorum.records.personal_models import build_personal_evaluations, select_epochs
 from fedquorum.records.reader import read_table
 from fedquorum.records.round_record import list_groups, summarize_evaluations
@@ -100,9 +101,14 @@ def test_held_out_clients_and_clients_without_such_a_model_do_not_count() -> Non
     assert (found["accuracy"], found["evaluated"]) == (0.6, 1)
 
 
+BINS = np.array([(3, 2, 1, 7 * UNITS_PER_BIN)], dtype=BIN_SUMS).tobytes()
+
+
 def test_the_columns_of_a_run_with_such_models(tmp_path: Path) -> None:
     """Every file has them, null before the last round; the reader restores the bits."""
-    finetuned = PersonalEvaluation(FINETUNED, 3, 0.7, 0.1 + 0.2, 0.5, validation_loss=math.inf)
+    finetuned = PersonalEvaluation(
+        FINETUNED, 3, 0.7, 0.1 + 0.2, 0.5, test_calibration=BINS, validation_loss=math.inf
+    )
     models = (FINETUNED,)
     table = TableWriter(
         tmp_path / "evaluations",
@@ -116,9 +122,13 @@ def test_the_columns_of_a_run_with_such_models(tmp_path: Path) -> None:
     names = pq.read_schema(file).names
     assert [name for name in names if name.startswith(FINETUNED)] == [
         "finetuned_epochs",
+        "finetuned_epochs",
         "finetuned_loss",
-        *(f"finetuned_test_{name}" for name in ("loss", "accuracy", "metric", "r2")),
-        *(f"finetuned_validation_{name}" for name in ("loss", "accuracy", "metric", "r2")),
+        *(
+            f"finetuned_{split}_{name}"
+            for split in ("test", "validation")
+            for name in ("loss", "accuracy", "metric", "r2", "calibration")
+        ),
     ]
     assert not [name for name in names if name.startswith(ALONE)]
     read = read_table(tmp_path / "evaluations")
@@ -128,6 +138,8 @@ def test_the_columns_of_a_run_with_such_models(tmp_path: Path) -> None:
     assert read["finetuned_test_loss"].to_pylist() == [None, 0.1 + 0.2, None]
     assert read["finetuned_validation_loss"].to_pylist() == [None, math.inf, None]
     assert read["finetuned_test_metric"].null_count == 3
+    assert read["finetuned_test_calibration"].to_pylist() == [None, BINS, None]
+    assert read["test_calibration"].null_count == 3
 
 
 def test_the_columns_of_any_other_run(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """Tests of the record of one round."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum.metrics.calibration import UNITS, encode_bins
 from fedquorum.records.round_record import (
     UNSEEN_GROUP,
     RoundRecord,
@@ -87,6 +89,32 @@ def test_average_precision_is_beside_auroc() -> None:
     plain = summarize_evaluations(evaluations[2:], "auroc", all_evaluated=True)
     assert plain is not None
     assert "average_precision" not in (plain["all"] or {})
+
+
+def test_the_calibration_error_is_over_all_predictions_of_a_group() -> None:
+    """Clients count by their predictions, not by their training data; others have none."""
+
+    def make_client(k: int, confidence: list[int], **fields: Any) -> ClientEvaluation:
+        units, clients = np.array(confidence), np.zeros(len(confidence), dtype=np.int64)
+        (bins,) = encode_bins(clients, units, np.ones_like(units), 1)
+        return ClientEvaluation(
+            k, 1.0, 10**k, 1.0, 0.5, 4, 0.5, 0.5, test_calibration=bins, **fields
+        )
+
+    evaluations = [
+        make_client(0, [UNITS, UNITS, UNITS]),
+        make_client(1, [UNITS // 2]),
+        ClientEvaluation(2, 1.0, 99, 1.0, 0.5, 4, 0.5, 0.5),
+        make_client(3, [UNITS // 4], held_out=True),
+    ]
+    for order in (evaluations, evaluations[::-1]):
+        groups = summarize_evaluations(order, "accuracy", all_evaluated=True)
+        assert groups is not None
+        assert (groups["all"] or {})["ece"] == 0.5 / 4
+        assert (groups[UNSEEN_GROUP] or {})["ece"] == 0.75
+    plain = summarize_evaluations(evaluations[2:3], "accuracy", all_evaluated=True)
+    assert plain is not None
+    assert "ece" not in (plain["all"] or {})
 
 
 def test_held_out_clients_are_a_separate_group() -> None:

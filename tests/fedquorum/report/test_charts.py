@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum.metrics.calibration import BIN_SUMS, UNITS_PER_BIN
 from fedquorum.report.chart_spec import (
     METHOD_COLORS,
     NO_BOUNDS,
@@ -315,6 +316,45 @@ def test_omega_is_drawn_for_every_rule_that_estimates_it(
     write_table(run, "clients", [row | {"participation_correction": 3.0}])
     write_population(run, rates=[0.5], priority=[True])
     assert ("omega" in build_charts(tmp_path)) == drawn
+
+
+def test_the_reliability_diagram_adds_the_bins_of_clients_and_seeds(tmp_path: Path) -> None:
+    """Of the last evaluation: accuracy over mean confidence in each bin that has predictions."""
+    rows = {1: [(1, 0, 14, 8, 8), (2, 0, 14, 4, 3), (2, 1, 14, 6, 3)], 2: [(2, 0, 7, 5, 4)]}
+    for seed, of_seed in rows.items():
+        run = make_run(
+            tmp_path / str(seed), [make_round_line(1, test=make_test_metrics(0.5))], seed=seed
+        )
+        table = [
+            {
+                "round": t,
+                "client": k,
+                "priority": True,
+                "test_num_examples": count,
+                "test_accuracy": correct / count,
+                "test_calibration": np.array(
+                    [(b, count, correct, count * (b + 1) * UNITS_PER_BIN)], dtype=BIN_SUMS
+                ).tobytes(),
+            }
+            for t, k, b, count, correct in of_seed
+        ]
+        write_table(run, "evaluations", table)
+    (panel,) = get_line_chart(build_charts(tmp_path), "calibration").panels
+    (line,) = panel.lines
+    np.testing.assert_allclose(line.x, [100 * 8 / 15, 100])
+    np.testing.assert_allclose(line.y, [80, 60])
+    assert [*line.hover_texts] == ["5 predictions", "10 predictions"]
+    assert panel.has_diagonal
+
+
+def test_runs_without_calibration_have_no_reliability_diagram(tmp_path: Path) -> None:
+    """Numbers are predicted, or the clients send none."""
+    run = make_run(tmp_path / "run", [make_round_line(1, test=make_test_metrics(0.5))])
+    row = {"round": 1, "client": 0, "priority": True, "test_num_examples": 1, "test_accuracy": 0.5}
+    write_table(run, "evaluations", [row])
+    charts = build_charts(tmp_path)
+    assert "distribution" in charts
+    assert "calibration" not in charts
 
 
 def test_the_distribution_ranks_the_clients_values(tmp_path: Path) -> None:

@@ -84,6 +84,18 @@ def read_cells(row: tuple[str, ...], headings: tuple[str, ...]) -> dict[str, str
     return dict(zip(headings, row, strict=True))
 
 
+def test_the_calibration_error_is_a_column_where_runs_have_it(tmp_path: Path) -> None:
+    """In percent, with a mean over seeds."""
+    for seed, ece in enumerate((0.1, 0.3), start=1):
+        groups = make_test_groups(0.5, ece=ece)
+        make_run(tmp_path / "with" / str(seed), [make_round_line(1, test=groups)], seed=seed)
+    table = build_summary_table([*summarize_groups(group_runs(load_all(tmp_path)))], "fedau/fmnist")
+    cells = read_cells(table.rows[0], table.headings)
+    assert cells["calibration error (ECE), %"] == "20.00 ± 14.14"
+    plain = build_summary_table(summarize_methods(tmp_path / "without", fedau=(0.5,)), "fedau")
+    assert not [heading for heading in plain.headings if "ECE" in heading]
+
+
 def test_every_strategy_has_all_fairness_columns(tmp_path: Path) -> None:
     """Average, worst, best, tenths, Gini, sd, Jain, left out: in percent except Jain."""
     rows = summarize_methods(tmp_path, fedau=(0.5, 0.7), mifa=(0.4, 0.4))

@@ -18,7 +18,7 @@ from server_app.study.tables import (
     rank_methods,
     split_table,
 )
-from server_app.study.text import MINUS
+from server_app.study.text import MINUS, format_verdict
 from tests.builders_study import BASE, add_to_baseline, make_study_answer
 from tests.snapshot import Snapshot
 
@@ -76,11 +76,11 @@ def test_a_positive_difference_is_better_where_lower_is() -> None:
     assert cells["better than FedAvg by, nats (95 % interval)"][0].startswith("+0.020 (")
 
 
-def add_r2(result: StudyResult, *values: float) -> StudyResult:
-    """Add a mean R2 to each method, the same in every seed; none for NaN."""
+def add_measure(result: StudyResult, name: str, *values: float) -> StudyResult:
+    """Add a number to each method, the same in every seed; none for NaN."""
 
     def add(run: SeedRun, value: float) -> SeedRun:
-        added = {} if math.isnan(value) else {"r2": value}
+        added = {} if math.isnan(value) else {name: value}
         return replace(run, measures={**run.measures, **added})
 
     methods = (
@@ -95,7 +95,7 @@ def test_r2_stands_beside_the_error_of_numbers(metric: str) -> None:
     """It may be negative, and a study without it has no such column."""
     falls = [score - 0.02 for score in BASE]
     plain = make_study_answer({"fedavg": BASE, "fedau": falls, "mifa": BASE}, metric=metric)
-    result = add_r2(plain, 0.5, -1.25, math.nan)
+    result = add_measure(plain, "r2", 0.5, -1.25, math.nan)
     cells = read_columns(result)
     assert [*cells][2] == "R2 of all clients"
     by_method = dict(zip(cells["method"], cells["R2 of all clients"], strict=True))
@@ -108,10 +108,26 @@ def test_r2_is_of_the_group_of_the_score() -> None:
     """The worst clients are of a group; and R2 as the metric has no second column."""
     scores = {"fedavg": BASE, "fedau": BASE}
     result = make_study_answer(scores, metric="rmse", metric_key="test.priority.worst10")
-    assert "R2 of the priority clients" in read_columns(add_r2(result, 0.5, 0.6))
+    assert "R2 of the priority clients" in read_columns(add_measure(result, "r2", 0.5, 0.6))
     for metric in ("r2", "accuracy"):
-        result = add_r2(make_study_answer(scores, metric=metric), 0.5, 0.6)
+        result = add_measure(make_study_answer(scores, metric=metric), "r2", 0.5, 0.6)
         assert not [heading for heading in read_columns(result) if heading.startswith("R2 of")][1:]
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "auroc", "loss"])
+def test_the_calibration_error_stands_beside_any_metric_of_classes(metric: str) -> None:
+    """It is in percent, after average precision, and changes neither the order nor the verdict."""
+    plain = make_study_answer(SCORES, metric=metric, metric_key="test.all.worst10")
+    assert not [heading for heading in read_columns(plain) if "calibration" in heading]
+    precise = add_measure(plain, "average_precision", 0.5, 0.5, 0.5)
+    result = add_measure(precise, "ece", 0.01, math.nan, 0.3)
+    cells = read_columns(result)
+    heading = "calibration error of all clients, %"
+    assert [*cells].index(heading) == 2 + (metric == "auroc")
+    by_method = dict(zip(cells["method"], cells[heading], strict=True))
+    assert by_method == {"FedAvg": "1.0", "MIFA": "-", "FedAU": "30.0"}
+    assert cells["method"] == read_columns(plain)["method"]
+    assert format_verdict(result) == format_verdict(plain)
 
 
 def test_columns_without_a_number_and_repetitions_are_left_out() -> None:

@@ -43,9 +43,11 @@ Evaluate
     test-part: list}; reply: ``metrics`` as above with num-examples, loss, accuracy (training
     split), test-num-examples, test-loss, test-accuracy and, if another metric is configured,
     test-metric (test split), beside it test-r2 if numbers are predicted and
-    test-average-precision beside AUROC, and the same with
-    validation- if clients have such a split. A number
-    that is not evaluated or not defined is NaN, without a second list. With ``finetune-epochs`` in
+    test-average-precision beside AUROC, and the same with validation- if clients have such a
+    split. A number that is not evaluated or not defined is NaN, without a second list. Where
+    classes are predicted, ``calibration`` {test-calibration: list of bytes} has the sums of each
+    client's bins of confidence (``fedquorum.metrics.calibration``), the same with validation-,
+    and no bytes for a client without them. With ``finetune-epochs`` in
     the request each client trains the arrays for that many epochs on its own rows, evaluates the
     result and discards it: the reply has the same keys, and no arrays.
 A client that failed has its reason in ``failures`` {client-id: list, reason: list}. A train reply

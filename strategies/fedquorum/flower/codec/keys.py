@@ -9,6 +9,7 @@ SUM = "weighted-sum"
 LOW_SUM = "weighted-sum-low"
 SUM_BINS = "weighted-sum-bins"
 RESPONSE_TIMES = "response-times"
+CALIBRATION = "calibration"
 SCALE = "scale"
 START_MODEL = "start-model-{}"  # from 0, if the clients of a node start from several
 
@@ -64,6 +65,10 @@ BINS = "bins"
 # Beside the response times.
 SECONDS = "seconds"
 
+# In the record of calibration.
+TEST_CALIBRATION = "test-calibration"
+VALIDATION_CALIBRATION = "validation-calibration"
+
 TRAIN_METRICS = {
     "num_examples": NUM_EXAMPLES,
     "loss": LOSS,
@@ -91,10 +96,16 @@ EVALUATE_METRICS = {
 }
 """The fields of an EvaluateResult that are numbers, and their keys."""
 
+CALIBRATION_METRICS = {
+    "test_calibration": TEST_CALIBRATION,
+    "validation_calibration": VALIDATION_CALIBRATION,
+}
+"""The fields of an EvaluateResult that are sums of bins of confidence, and their keys."""
+
 EVALUATION_KEYS = (
     *(LOSS, ACCURACY, TEST_LOSS, TEST_ACCURACY, TEST_METRIC, TEST_R2, TEST_AVERAGE_PRECISION),
     *(VALIDATION_LOSS, VALIDATION_ACCURACY, VALIDATION_METRIC, VALIDATION_R2),
-    VALIDATION_AVERAGE_PRECISION,
+    *(VALIDATION_AVERAGE_PRECISION, TEST_CALIBRATION, VALIDATION_CALIBRATION),
 )
 """The results of evaluating a model, which a node may withhold."""
 
@@ -104,6 +115,7 @@ VALIDATION_COUNTERPARTS = {
     TEST_METRIC: VALIDATION_METRIC,
     TEST_R2: VALIDATION_R2,
     TEST_AVERAGE_PRECISION: VALIDATION_AVERAGE_PRECISION,
+    TEST_CALIBRATION: VALIDATION_CALIBRATION,
 }
 """The validation metric that a node withholds together with each test metric."""
 

@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from ...errors import ProtocolError
+from ...metrics.calibration import INVALID_BINS, are_valid_bins
 from ...records.client_names import MAX_NAMED_CLIENTS
 from ...rules.equality import nan_equals_nan
 from ...rules.types import Objective
@@ -21,6 +22,8 @@ from .keys import (
     ABSENT_PREFIX,
     ARRAYS,
     BINS,
+    CALIBRATION,
+    CALIBRATION_METRICS,
     CLIENT_ID,
     EVALUATE_METRICS,
     FAILURES,
@@ -107,7 +110,8 @@ class EvaluateResult(ClientResult):
     """One client's evaluation on its training split, its test and validation splits, or all.
 
     The numbers are not checked here. A missing number is NaN, except ``num_examples``, which every
-    evaluation needs: it is None.
+    evaluation needs: it is None. A missing calibration is empty; see
+    ``fedquorum.metrics.calibration``.
     """
 
     num_examples: float | None = field(default=None, kw_only=True)
@@ -125,6 +129,8 @@ class EvaluateResult(ClientResult):
     validation_metric: float = field(default=math.nan, kw_only=True)
     validation_r2: float = field(default=math.nan, kw_only=True)
     validation_average_precision: float = field(default=math.nan, kw_only=True)
+    test_calibration: bytes = field(default=b"", kw_only=True)
+    validation_calibration: bytes = field(default=b"", kw_only=True)
 
 
 ResultT = TypeVar("ResultT", bound=ClientResult)
@@ -133,6 +139,12 @@ METRIC_KEYS: Mapping[type[ClientResult], Mapping[str, str]] = {
     TrainResult: TRAIN_METRICS,
     EvaluateResult: EVALUATE_METRICS,
 }
+
+_KEYS: Mapping[type[ClientResult], Mapping[str, str]] = {
+    TrainResult: TRAIN_METRICS,
+    EvaluateResult: {**EVALUATE_METRICS, **CALIBRATION_METRICS},
+}
+"""The fields of a result that a client reports, and their keys."""
 
 
 def to_metrics(result: ClientResult) -> dict[str, Any]:
@@ -149,9 +161,9 @@ def to_metrics(result: ClientResult) -> dict[str, Any]:
     }
 
 
-def _is_missing(value: float | None, kind: type[ClientResult]) -> bool:
-    """Say whether a number of a result is missing; in an evaluation, NaN is missing."""
-    if value is None:
+def _is_missing(value: float | bytes | None, kind: type[ClientResult]) -> bool:
+    """Say whether a field of a result is missing; in an evaluation, NaN is missing."""
+    if value is None or value == b"":
         return True
     return kind is EvaluateResult and isinstance(value, float) and math.isnan(value)
 
@@ -210,8 +222,20 @@ def encode_train_reply(
 
 
 def encode_evaluate_reply(results: Sequence[EvaluateResult]) -> RecordDict:
-    """Return a node's reply: scalars for one client, lists for several."""
-    return _encode_reply(results)
+    """Return a node's reply: scalars for one client, lists for several.
+
+    Calibration is in a record of its own, with a list of bytes even for one client, because a
+    MetricRecord has numbers only.
+    """
+    content = _encode_reply(results)
+    done = [result for result in results if result.status is Status.DONE]
+    columns: dict[str, Any] = {
+        key: [getattr(result, name) for result in done] for name, key in CALIBRATION_METRICS.items()
+    }
+    reported = {key: values for key, values in columns.items() if any(values)}
+    if reported:
+        content[CALIBRATION] = ConfigRecord(reported)
+    return content
 
 
 def add_unavailable(
@@ -245,7 +269,12 @@ def drop_metrics(content: RecordDict, keys: Collection[str]) -> RecordDict:
     metrics = select_records(content, MetricRecord).get(METRICS, MetricRecord())
     removed = {*keys, *(ABSENT_PREFIX + key for key in keys)}
     remaining = MetricRecord({key: value for key, value in metrics.items() if key not in removed})
-    return RecordDict({**content, METRICS: remaining})
+    others = {name: record for name, record in content.items() if name != CALIBRATION}
+    calibration = select_records(content, ConfigRecord).get(CALIBRATION, ConfigRecord())
+    left: dict[str, Any] = {k: values for k, values in calibration.items() if k not in removed}
+    if left:
+        others[CALIBRATION] = ConfigRecord(left)
+    return RecordDict({**others, METRICS: remaining})
 
 
 def _encode_reply(results: Sequence[ClientResult]) -> RecordDict:
@@ -417,8 +446,10 @@ def _decode_reply(content: RecordDict, kind: type[ResultT]) -> list[ResultT]:
     sent = select_records(content, ArrayRecord).get(ARRAYS)
     arrays = {} if sent is None else view_arrays(sent)
     client, status = metrics.pop(CLIENT_ID, None), metrics.pop(STATUS, None)
+    calibration = _read_calibration(content) if kind is EvaluateResult else {}
     if isinstance(client, list):
-        return _decode_many(content, kind, client, status, metrics=metrics, arrays=arrays)
+        reported = {**metrics, **calibration}
+        return _decode_many(content, kind, client, status, metrics=reported, arrays=arrays)
     if any(isinstance(value, list) for value in (status, *metrics.values())):
         raise ProtocolError(f"'{CLIENT_ID}' is a single number, other metrics are lists")
     code = _decode_status(Status.DONE if status is None else status)
@@ -426,7 +457,28 @@ def _decode_reply(content: RecordDict, kind: type[ResultT]) -> list[ResultT]:
     reason = None if client_id is None else _decode_failures(content).get(client_id)
     if code is not Status.DONE:
         return [kind(client_id, code, reason=reason)]
+    if any(len(values) != 1 for values in calibration.values()):
+        raise ProtocolError(f"'{CALIBRATION}' must have one value for one client")
+    metrics |= {key: values[0] for key, values in calibration.items()}
     return [_build_result(kind, client_id, metrics, arrays, reason)]
+
+
+def _read_calibration(content: RecordDict) -> dict[str, list[bytes]]:
+    """Return the lists of sums of bins by their keys, one for each client that is done.
+
+    Their values are checked here, for all clients at once, because they are encoded.
+    """
+    record = select_records(content, ConfigRecord).get(CALIBRATION, ConfigRecord())
+    found: dict[str, list[bytes]] = {}
+    for key in CALIBRATION_METRICS.values():
+        values: Any = record.get(key, [])
+        if not isinstance(values, list) or not all(isinstance(one, bytes) for one in values):
+            raise ProtocolError(f"'{key}' must be a list of bytes")
+        if not are_valid_bins(values):
+            raise ProtocolError(f"'{key}' {INVALID_BINS}")
+        if values:
+            found[key] = values
+    return found
 
 
 def _decode_many(
@@ -449,7 +501,7 @@ def _decode_many(
         if stacked.ndim == 0 or stacked.shape[0] != count:
             raise ProtocolError(f"array '{name}' must have a leading axis of length {count}")
     reasons = _decode_failures(content)
-    reported = {key: metrics[key] for key in METRIC_KEYS[kind].values() if key in metrics}
+    reported = {key: metrics[key] for key in _KEYS[kind].values() if key in metrics}
     absent = {key: _find_missing(metrics, key) for key in reported}
     results, index = [], 0
     for k, code in zip(map(_decode_client_id, clients), codes, strict=True):
@@ -476,14 +528,14 @@ def _find_missing(metrics: Mapping[str, Any], key: str) -> frozenset[int]:
 def _build_result(
     kind: type[ResultT],
     client: int | None,
-    metrics: Mapping[str, float],
+    metrics: Mapping[str, Any],
     arrays: NamedArrays,
     reason: str | None,
 ) -> ResultT:
-    """Return the result of a client that is done, with the numbers that it reports."""
+    """Return the result of a client that is done, with the fields that it reports."""
     reported: dict[str, Any] = {
         name: metrics[key]
-        for name, key in METRIC_KEYS[kind].items()
+        for name, key in _KEYS[kind].items()
         if key in metrics and not _is_missing(metrics[key], kind)
     }
     if kind is TrainResult and arrays:
