@@ -132,6 +132,7 @@ class ComposedStrategy(Strategy):
         self.population = population
         self._session = NodeSession(self.communication, population, self.rules)
         self._state = ServerState.initial(self.rules, population)
+        self._previous_clock = self._state.clock
         self._memory = ServerMemory.from_rules(self.rules)
         self._sent_models = self._build_model_store()
         self._next_plan: tuple[int, RoundPlan] | None = None
@@ -227,6 +228,21 @@ class ComposedStrategy(Strategy):
         log(INFO, "\t├──> Divisor: %s", rules.denominator)
         log(INFO, "\t├──> Server optimizer: %s", rules.server_optimizer)
         log(INFO, "\t└──> Server learning rate: %s", rules.server_lr_schedule.schedule)
+
+    @property
+    def is_time_up(self) -> bool:
+        """Whether the virtual clock has reached the end of the run."""
+        return self.communication.is_time_up(self._state.clock)
+
+    def is_last_round(self, server_round: int) -> bool:
+        """Say whether the run ends after the round that has just been aggregated."""
+        return server_round == self.communication.last_round or self.is_time_up
+
+    def is_test_round(self, server_round: int) -> bool:
+        """Say whether the test splits are evaluated after the round just aggregated."""
+        return self.communication.is_test_round(
+            server_round, self._previous_clock, self._state.clock
+        )
 
     # --- before round 1 ----------------------------------------------------------------------
 
@@ -390,6 +406,7 @@ class ComposedStrategy(Strategy):
         )
         decision = applied.decision
         # 5. Keep the state only now: a round that failed above has changed nothing.
+        self._previous_clock = state.clock
         self._state = replace(
             state,
             round_state=decision.next_state,
@@ -424,9 +441,11 @@ class ComposedStrategy(Strategy):
         communication = self.communication
         if communication.is_dynamic:
             self._update_population(grid, evaluating=True)
-        clients = communication.select_test_clients(
-            self.population, self._session.registry, server_round
-        )
+        clients: tuple[int, ...] = ()
+        if self.is_test_round(server_round):
+            clients = communication.select_test_clients(
+                self.population, self._session.registry, server_round
+            )
         plan = EvaluationPlan(clients)
         if communication.is_native:
             population, rules = self.population, self.rules
