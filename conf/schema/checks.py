@@ -90,6 +90,7 @@ def check_values(settings: Settings) -> None:
         _check_client_column(settings.data)
         _check_priority_samples(settings)
         _check_device_availability(settings)
+        _check_device_times(settings)
         _check_engine(settings.engine, settings.data)
         _check_privacy(settings)
         _check_clock(settings)
@@ -517,6 +518,15 @@ def _check_device_availability(settings: Settings) -> None:
             "availability.p must be given where each device has only its own client's data (how "
             "often it is available would follow from its classes), got "
             f"{availability.p or 'null'}"
+        )
+
+
+def _check_device_times(settings: Settings) -> None:
+    factors = getattr(settings.response_time, "by_class", None)
+    if is_on_device(settings.data) and factors is not None:
+        raise SettingsError(
+            "response_time.by_class must be null where each device has only its own client's data "
+            f"(its time would follow from its classes), got {factors}"
         )
 
 
