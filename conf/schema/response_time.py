@@ -34,7 +34,7 @@ LognormalSettings = make_schema(
     ResponseTimeSettings,
     "lognormal",
     "Lognormal times: some clients are always slow, and each is now and then. See "
-    "``fedquorum.client.latency.LognormalLatency``; ``median`` in seconds. ``by_class``: one factor "
+    "``fedquorum.client.latency.LognormalLatency``; ``median`` in seconds. ``by_class``: a factor "
     "for each class. The times of a client are multiplied by the factor of the class that most of "
     "its training rows have, so that slow clients hold other data; null for none.",
     (*derive_settings(LognormalLatency), ("by_class", Any, parameter(None, ListOf(POSITIVE)))),
