@@ -38,6 +38,7 @@ from ..rules.types import Population
 from ..sanitize import abbreviate
 from ..server.privacy import GaussianMechanism
 from ..server.quorum import Quorum
+from ..server.scratch import get_memory_limit
 from ..server.virtual_clock import Clock
 from .codec import (
     ACCURACY_KEY,
@@ -241,6 +242,11 @@ class NativeProtocol:
     def closes_early(self) -> bool:
         """Whether a quorum may end a wait before all nodes have replied."""
         return not (self.quorum.waits_for_all or self.virtual_clock)
+
+    @cached_property
+    def reply_memory_limit(self) -> int:
+        """Bytes of replies that may stay in memory; read once, because files say it."""
+        return get_memory_limit(self.reply_memory)
 
     @property
     def reply_timeout(self) -> float:

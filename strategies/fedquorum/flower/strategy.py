@@ -135,6 +135,7 @@ class ComposedStrategy(Strategy):
         self._previous_clock = self._state.clock
         self._memory = ServerMemory.from_rules(self.rules)
         self._sent_models = self._build_model_store()
+        self._sent_records: dict[int, ArrayRecord] = {}
         self._next_plan: tuple[int, RoundPlan] | None = None
         self._context: RoundContext | None = None
         self._objective_clients: frozenset[int] = frozenset()
@@ -201,6 +202,7 @@ class ComposedStrategy(Strategy):
         memory.restore(state, model, self.population)
         self._sent_models = self._build_model_store()
         self._sent_models.restore(select_by_prefix(SENT, state), model)
+        self._sent_records = {}
         self._session.registry.mark_registered(state["known"].tolist())
         self._next_plan = None
 
@@ -330,6 +332,7 @@ class ComposedStrategy(Strategy):
                 population=self.population,
             )
             sent_models = late.select_models(self._sent_models, model)
+            self._sent_records[server_round] = arrays
             training = tuple(late.start_rounds)
         clients_by_node = session.open_exchange(grid, training, model, priority=priority, busy=busy)
         # All inputs of the round are fixed here: aggregate_train decides from them alone.
@@ -351,7 +354,7 @@ class ComposedStrategy(Strategy):
         contents = {
             node: self.communication.build_train_content(arrays, request)
             for node, request in build_train_requests(
-                context, self._state.objective, priority
+                context, self._state.objective, priority, self._sent_records
             ).items()
         }
         return session.build_messages(contents, MessageType.TRAIN, server_round, config)
@@ -419,6 +422,9 @@ class ComposedStrategy(Strategy):
         )
         if context.late is not None:
             context.late.update_store(self._sent_models, context.model)
+            # In memory, a stored model is a view of its record, which takes no further memory.
+            stored = self._sent_models.in_memory
+            self._sent_records = {i: r for i, r in self._sent_records.items() if i in stored}
         report = replace(
             decision.report,
             late_replies=closing.late_replies,
