@@ -174,7 +174,9 @@ def handle_train(message: Message, context: Context) -> Message:
     node, hosted = _load_hosted(message, context)
     arrays, tasks = decode_train_request(message.content, hosted)
     others = decode_start_models(message.content, tasks)
-    starts = {client: list(model.values()) for client, model in others.items()}
+    # Clients with the same start share its arrays, by which the trainer recognizes it.
+    distinct = {id(model): list(model.values()) for model in others.values()}
+    starts = {client: distinct[id(model)] for client, model in others.items()}
     received = list(arrays.values())
     # One pass for all clients, before each one decides by its loss. Clients that start from another
     # model are evaluated separately.

@@ -102,7 +102,7 @@ class Node:
         if settings.client.compile:
             _check_compiler(self._device)
         self._process = build_processes(settings, self._data)
-        self._times = build_latency_model(settings.response_time, self._data.num_clients)
+        self._times = build_latency_model(settings.response_time, self._data)
         self._examples: Examples | None = None
         self._unload_clients()
         self._agreed: dict[str, Any] | None = None

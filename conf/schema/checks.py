@@ -90,9 +90,11 @@ def check_values(settings: Settings) -> None:
         _check_client_column(settings.data)
         _check_priority_samples(settings)
         _check_device_availability(settings)
+        _check_device_times(settings)
         _check_engine(settings.engine, settings.data)
         _check_privacy(settings)
         _check_clock(settings)
+        _check_evaluation_times(settings)
         check_late_updates(settings)
         _check_probabilities(settings)
         _check_init(settings.model)
@@ -507,6 +509,15 @@ def _check_device_availability(settings: Settings) -> None:
         )
 
 
+def _check_device_times(settings: Settings) -> None:
+    factors = getattr(settings.response_time, "by_class", None)
+    if is_on_device(settings.data) and factors is not None:
+        raise SettingsError(
+            "response_time.by_class must be null where each device has only its own client's data "
+            f"(its time would follow from its classes), got {factors}"
+        )
+
+
 def _check_engine(engine: EngineSettings, data: DataSettings) -> None:
     if engine.superlink is not None and engine.num_supernodes is not None:
         raise SettingsError(
@@ -539,6 +550,7 @@ def _check_privacy(settings: Settings) -> None:
 def _check_clock(settings: Settings) -> None:
     clock, engine = settings.response_time.name, settings.engine
     if clock == "none":
+        _refuse_simulated_seconds(settings)
         return
     if settings.privacy.name != "none":
         raise SettingsError(
@@ -549,6 +561,29 @@ def _check_clock(settings: Settings) -> None:
         raise SettingsError(
             "response_time must be none with engine.superlink (devices take as long as they take), "
             f"got {clock}"
+        )
+
+
+def _refuse_simulated_seconds(settings: Settings) -> None:
+    given = {
+        "engine.simulated_seconds": settings.engine.simulated_seconds,
+        "evaluation.every_seconds": settings.evaluation.every_seconds,
+    }
+    for key, value in given.items():
+        if value is not None:
+            raise SettingsError(
+                f"{key} must be null with response_time=none (it counts simulated seconds: "
+                f"response_time=lognormal), got {value:g}"
+            )
+
+
+def _check_evaluation_times(settings: Settings) -> None:
+    """Refuse an interval in seconds beside an evaluation after every round."""
+    evaluation = settings.evaluation
+    if evaluation.every_seconds is not None and evaluation.every == 1:
+        raise SettingsError(
+            f"evaluation.every must be null or above 1 with evaluation.every_seconds="
+            f"{evaluation.every_seconds:g} (otherwise every round is evaluated), got 1"
         )
 
 

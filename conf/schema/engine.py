@@ -33,7 +33,9 @@ from conf.schema.ranges import (
 class EvaluationSettings:
     """The evaluation of clients' test splits after a round.
 
-    ``every``: evaluate every n rounds, and after the last. ``clients``: all or priority.
+    ``every``: evaluate every n rounds, and after the last; null only after the last.
+    ``every_seconds``: evaluate after each round in which the simulated clock passes another
+    multiple of these seconds; null never. ``clients``: all or priority.
     ``metric``: the metric of the clients' fairness; null for accuracy, or for rmse if the data has
     numbers to predict. ``requirement``: rho_k, the training loss below which the model satisfies
     client k: a number, a list, or the folder of a run with ``alone_epochs``. With it, any run
@@ -48,7 +50,8 @@ class EvaluationSettings:
     ``client.proximal_mu``.
     """
 
-    every: int = parameter(1, POSITIVE_INT)
+    every: int | None = parameter(1, POSITIVE_INT)
+    every_seconds: float | None = parameter(None, POSITIVE)
     metric: str | None = parameter(None, FAIRNESS_METRIC)
     clients: str = parameter("all", EVALUATED_CLIENTS)
     requirement: Any = parameter(None, REQUIREMENT)
@@ -88,7 +91,9 @@ class EngineSettings:
     arrives, see ``fedquorum.rules.staleness.LateUpdates``; so far with simulated response times
     only. ``staleness_exponent``: a of the discount (1 + s)^-a of an update that is s rounds late.
     ``max_staleness``: the largest s that counts; null for no limit. ``concurrency``: the number of
-    clients that may be under way at the same time; null for all. ``startup_clients``:
+    clients that may be under way at the same time; null for all. ``simulated_seconds``: end the run
+    after the first round at whose end the simulated clock has reached these seconds; ``rounds``
+    stays the largest number of rounds. null ends it by rounds alone. ``startup_clients``:
     the number of clients that must be connected before round 1; null for all.
     ``partial_aggregation``: whether a node may send one sum instead of all models, see
     ``fedquorum.flower.protocol.NativeProtocol``; the model has the same bits either way.
@@ -122,6 +127,7 @@ class EngineSettings:
     staleness_exponent: float = parameter(0.5, NON_NEGATIVE)
     max_staleness: int | None = parameter(None, NON_NEGATIVE_INT)
     concurrency: int | None = parameter(None, POSITIVE_INT)
+    simulated_seconds: float | None = parameter(None, POSITIVE)
     startup_timeout: float = parameter(300.0, POSITIVE)
     startup_clients: int | None = parameter(None, POSITIVE_INT)
     partial_aggregation: bool = True

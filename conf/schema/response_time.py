@@ -1,8 +1,10 @@
 """Define the settings of simulated response times, which the virtual clock counts."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from fedquorum.client.latency import LognormalLatency
+from fedquorum.rules.parameters import POSITIVE, ListOf
 from fedquorum.rules.rule import parameter
 from omegaconf import MISSING
 
@@ -32,8 +34,10 @@ LognormalSettings = make_schema(
     ResponseTimeSettings,
     "lognormal",
     "Lognormal times: some clients are always slow, and each is now and then. See "
-    "``fedquorum.client.latency.LognormalLatency``; ``median`` in seconds.",
-    derive_settings(LognormalLatency),
+    "``fedquorum.client.latency.LognormalLatency``; ``median`` in seconds. ``by_class``: a factor "
+    "for each class. The times of a client are multiplied by the factor of the class that most of "
+    "its training rows have, so that slow clients hold other data; null for none.",
+    (*derive_settings(LognormalLatency), ("by_class", Any, parameter(None, ListOf(POSITIVE)))),
 )
 
 

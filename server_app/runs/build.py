@@ -183,9 +183,11 @@ def _build_protocol(
         evaluated_training=evaluated_training,
         robustness=Robustness(settings.robustness.clip_norm, settings.robustness.max_weight),
         privacy=build_mechanism(settings.privacy, len(population.clients)),
-        evaluate_every=settings.evaluation.every,
+        evaluate_every=settings.evaluation.every or settings.rounds,
+        evaluate_every_seconds=settings.evaluation.every_seconds,
         metric=get_evaluation_metric(settings),
         last_round=settings.rounds,
+        simulated_seconds=engine.simulated_seconds,
         client_names=names,
         clients_by_key=None
         if key_file is None

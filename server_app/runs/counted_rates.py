@@ -46,10 +46,11 @@ def compute_counted_rates(
     SettingsError
         If the rules need this probability and it cannot be counted.
     """
+    # First, because its errors are about settings that every run uses.
+    times = build_latency_model(settings.response_time, data)
     rates = compute_participation_rates(settings, data)
     if rates is None:
         return None
-    times = build_latency_model(settings.response_time, data.num_clients)
     selected = get_known_probabilities(rules.selection, population)
     if settings.engine.late_replies == "count":
         return rates.with_counted(None)

@@ -146,7 +146,7 @@ def run_rounds(
         console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
         ledger = None if spent is None else PrivacyLedger(records, spent)
         to_run = _compute_round_range(settings, start)
-        checkpoints = _build_checkpoints(records, strategy, grid, settings, to_run)
+        checkpoints = _build_checkpoints(records, strategy, grid, settings)
         save_population = partial(
             records.save_population, population, rates, columns=strategy.rules.hooks.columns
         )
@@ -188,7 +188,7 @@ def run_rounds(
             _save_models(runner)
             card.save()
         watch.check_end()
-        _stop_early(records, settings, to_run, console)
+        _note_early_end(records, runner, settings, console)
     console.print(
         build_final_table(
             display.totals,
@@ -229,10 +229,16 @@ def _compute_round_range(settings: Settings, start: Checkpoint | None) -> range:
     )
 
 
-def _stop_early(records: RunWriter, settings: Settings, to_run: range, console: Console) -> None:
-    """Mark the run as interrupted if the settings stop it before its last round."""
-    last = to_run.stop - 1
-    if last < settings.rounds:
+def _note_early_end(
+    records: RunWriter, runner: Runner, settings: Settings, console: Console
+) -> None:
+    """Say why the run ends before its last round; mark it as interrupted if it can go on."""
+    engine, last = settings.engine, runner.rounds.stop - 1
+    if runner.strategy.is_time_up:
+        done = records.manifest["rounds_completed"]
+        reason = f"engine.simulated_seconds={engine.simulated_seconds:g}"
+        console.print(f"Ended after round {done} of {settings.rounds} ({reason})", highlight=False)
+    elif last < settings.rounds:
         records.mark_interrupted()
         line = f"Stopped after round {last} of {settings.rounds} (engine.stop_after_round={last})"
         console.print(line, highlight=False)
@@ -366,13 +372,11 @@ def _build_checkpoints(
     strategy: ComposedStrategy,
     grid: Grid,
     settings: Settings,
-    to_run: range,
 ) -> CheckpointWriter:
     """Return the writer of checkpoints at the settings' interval."""
     return CheckpointWriter(
         records,
         flatten_settings(asdict(drop_resume_settings(settings))),
-        to_run.stop - 1,
         get_state=strategy.get_state,
         get_node_states=grid.get_node_states if isinstance(grid, SimulationGrid) else dict,
         every=settings.engine.checkpoint_every,

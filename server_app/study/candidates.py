@@ -242,6 +242,16 @@ def _check_settings(settings: Settings, study: StudySettings) -> None:
             "data.priority must name the clients that goal=priority is about (a list, "
             "heterogeneous or random), got all"
         )
+    if settings.evaluation.every is None:
+        raise SettingsError(
+            "evaluation.every must be a number of rounds in a study (its trials are compared after "
+            "the same rounds), got null"
+        )
+    if settings.engine.simulated_seconds is not None:
+        raise SettingsError(
+            "engine.simulated_seconds must be null in a study (its methods are compared after the "
+            f"same number of rounds), got {settings.engine.simulated_seconds:g}"
+        )
     if settings.evaluation.clients != "all":
         raise SettingsError(
             f"evaluation.clients must be all in a study, got {settings.evaluation.clients}"

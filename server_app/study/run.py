@@ -297,6 +297,7 @@ def _get_last_score(curve: ScoreCurve | None) -> float | None:
 def _get_rungs(comparison: MethodComparison) -> tuple[int, ...]:
     """Return the rounds after which trials are compared."""
     rounds, every = comparison.settings.rounds, comparison.settings.evaluation.every
+    assert every is not None, "a study with evaluations by time alone is refused"
     is_last = comparison.score.partition(".")[0] in PERSONAL_MODELS  # evaluated once
     return compute_rungs(rounds, rounds if is_last else every)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from functools import lru_cache
 
 from .errors import ProtocolError
 
@@ -25,9 +26,14 @@ def sanitize(text: object, max_length: int = MAX_SANITIZED_LENGTH) -> str:
     dots mark a truncated text.
     """
     raw = str(text)
-    cut = raw[: max_length + 1]
-    clean = " ".join("".join(c if c.isprintable() else " " for c in cut).split())
+    clean = _replace_unprintable(raw[: max_length + 1])
     return f"{clean[:max_length]}..." if len(raw) > max_length else clean
+
+
+@lru_cache
+def _replace_unprintable(text: str) -> str:
+    """Return a text with single blanks, cached: many clients give the same reason."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def abbreviate(values: Iterable[object], limit: int = 10, *, near: str = "") -> str:

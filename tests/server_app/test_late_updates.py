@@ -1,7 +1,9 @@
 """Test runs in which late updates count, from the settings to the audit."""
 
 from collections.abc import Callable
+from math import fsum
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -10,7 +12,10 @@ from fedquorum.audit.explain import describe_decision
 from fedquorum.audit.replay import read_audit_input
 from fedquorum.errors import SettingsError
 from fedquorum.records.reader import load_run
+from fedquorum.report.chart_spec import LineChart
 from fedquorum.report.client_status import ClientStatusTable
+from fedquorum.report.experiment import build_experiments
+from fedquorum.report.seed_groups import group_runs
 
 from tests.builders_runs import make_client_overrides, read_rounds, read_rows, run_here
 from tests.fedquorum.records.made import change_table
@@ -133,6 +138,36 @@ def test_the_page_says_who_is_under_way(tmp_path: Path) -> None:
     }
     assert found == expected
     assert len(found) == 4
+
+
+def test_the_report_draws_staleness_and_how_much_each_client_counted(tmp_path: Path) -> None:
+    """Medians and sums follow from the rows; a run that discards has the third panel alone."""
+    directory = run(tmp_path / "count")
+    discarding = ("engine.late_replies=discard", "engine.concurrency=null")
+    run(tmp_path / "discard", *discarding)
+    runs = [load_run(tmp_path / name) for name in ("count", "discard")]
+    (experiment,) = build_experiments(group_runs(runs))
+    (chart,) = [chart for chart in experiment.charts if chart.name == "staleness"]
+    assert isinstance(chart, LineChart)
+    assert [len(panel.lines) for panel in chart.panels] == [1, 1, 2]
+    rows = read_rows(directory)
+    by_round: dict[int, list[int]] = {}
+    for row in rows:
+        if row["staleness"] is not None:
+            by_round.setdefault(row["round"], []).append(row["staleness"])
+    medians = {t: median(values) for t, values in by_round.items()}
+    largest = {t: max(values) for t, values in by_round.items()}
+    for panel, expected in zip(chart.panels, (medians, largest), strict=False):
+        (line,) = panel.lines
+        assert dict(zip(line.x, line.y, strict=True)) == expected
+    label = chart.panels[0].lines[0].label
+    (cloud,) = [line for line in chart.panels[2].lines if line.label == label]
+    seconds = {(row["client"], row["start_round"]): row["reply_seconds"] for row in rows}
+    weights = [fsum(r["weight"] or 0 for r in rows if r["client"] == k) for k in range(8)]
+    assert cloud.x.tolist() == [
+        median(s for (client, _), s in seconds.items() if client == k) for k in range(8)
+    ]
+    assert cloud.y.tolist() == pytest.approx([8 * weight / fsum(weights) for weight in weights])
 
 
 def test_nobody_late_is_the_run_without_late_updates(tmp_path: Path) -> None:

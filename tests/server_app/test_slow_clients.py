@@ -173,3 +173,63 @@ def test_invalid_settings_are_refused(overrides: tuple[str, ...], problem: str) 
     """Composing the settings raises an error with the allowed values."""
     with pytest.raises(SettingsError, match=problem):
         compose_overrides((*SLOW, *overrides))
+
+
+TIMED = ("strategy=fedau", "evaluation.every=null", "evaluation.every_seconds=20")
+
+
+@pytest.mark.parametrize("late", [(), ("engine.late_replies=count",)])
+def test_simulated_seconds_end_a_run_and_time_its_evaluations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], late: tuple[str, ...]
+) -> None:
+    """A run that is stopped and resumed evaluates and ends after the same rounds."""
+    every = run(tmp_path / "all", "strategy=fedau", *late, "rounds=40")
+    times = [0.0, *(line["simulated_seconds"] for line in every)]
+    last = next(t for t, now in enumerate(times) if now >= 50)
+    due = [t for t in range(1, last + 1) if times[t] // 20 > times[t - 1] // 20 or t == last]
+    assert 1 < len(due) < last < 30
+    timed = (*TIMED, *late, "rounds=40", "engine.simulated_seconds=50")
+    found = run(
+        tmp_path / "run", *timed, "evaluation.finetune_epochs=1", "engine.checkpoint_every=1000"
+    )
+    assert f"Ended after round {last} of 40 (engine.simulated_seconds=50)" in (
+        capsys.readouterr().out
+    )
+    assert [line["round"] for line in found if line["test"]] == due
+    assert load_all(tmp_path / "run")[0].status == "completed"
+    assert [line["selected"] for line in found] == [line["selected"] for line in every[:last]]
+    assert not audit_run(tmp_path / "run").mismatches
+    rows = read_rows(tmp_path / "run", "evaluations")
+    assert {row["round"] for row in rows if row["finetuned_epochs"] is not None} == {last}
+    # The run ends once: its last checkpoint has nothing left to do.
+    again = (*timed, "evaluation.finetune_epochs=1", f"resume={tmp_path / 'run'}")
+    assert run(tmp_path / "run", *again) == found
+    stopped = (*timed, "evaluation.finetune_epochs=1", "engine.num_supernodes=3")
+    run_here(tmp_path / "2", *SLOW, *stopped, f"engine.stop_after_round={last - 1}")
+    assert load_all(tmp_path / "2")[0].status == "interrupted"
+    assert run(tmp_path / "2", *stopped, f"resume={tmp_path / '2'}") == found
+    assert read_model(tmp_path / "2") == read_model(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["response_time=none", "engine.simulated_seconds=50"],
+            "engine.simulated_seconds must be null with response_time=none",
+        ),
+        (
+            ["response_time=none", "evaluation.every_seconds=2.5"],
+            "evaluation.every_seconds must be null with response_time=none",
+        ),
+        (
+            ["evaluation.every_seconds=20"],
+            "evaluation.every must be null or above 1 with evaluation.every_seconds=20",
+        ),
+    ],
+)
+def test_settings_of_simulated_seconds_need_their_clock(overrides: list[str], message: str) -> None:
+    """Each is refused where it would have no effect."""
+    with pytest.raises(SettingsError) as error:
+        compose_overrides((*SLOW, *overrides))
+    assert str(error.value).startswith(message)

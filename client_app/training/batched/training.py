@@ -158,9 +158,7 @@ class BatchedTrainer:
             The models of the clients that do not start from ``arrays``.
         """
         self._model.train()
-        others = {
-            k: self._to_named_tensors(starts[k]) for k in (clients[i] for i in chunk) if k in starts
-        }
+        others = {k: starts[k] for k in (clients[i] for i in chunk) if k in starts}
         rounds = list_rounds(t, len(clients))
         models, order = self._train_chunk(
             self._to_named_tensors(arrays),
@@ -188,7 +186,7 @@ class BatchedTrainer:
         received: StackedTensors,
         clients: Sequence[int],
         rounds: Sequence[int],
-        others: Mapping[int, StackedTensors],
+        others: Mapping[int, Arrays],
     ) -> tuple[StackedTensors, tuple[int, ...]]:
         """Return the stacked models and the index in ``clients`` of each.
 
@@ -268,14 +266,18 @@ class BatchedTrainer:
             models = self._dense.trim_units(models, reference)
         return models, schedule.order
 
-    def _load_starts(self, models: StackedTensors, starts: Sequence[StackedTensors | None]) -> None:
+    def _load_starts(self, models: StackedTensors, starts: Sequence[Arrays | None]) -> None:
         """Overwrite the received model for clients that start from another one."""
+        distinct: dict[int, tuple[Arrays, list[int]]] = {}
         for index, start in enumerate(starts):
-            if start is None:
-                continue
-            padded = start if self._dense is None else self._dense.pad_units(start)
+            if start is not None:
+                distinct.setdefault(id(start), (start, []))[1].append(index)
+        for start, indices in distinct.values():
+            tensors = self._to_named_tensors(start)
+            padded = tensors if self._dense is None else self._dense.pad_units(tensors)
+            rows = torch.tensor(indices, device=self._examples.device)
             for name, tensor in padded.items():
-                models[name][index].copy_(tensor)
+                models[name][rows] = tensor
 
     @property
     def _total_decay(self) -> float:

@@ -12,6 +12,7 @@ from ..records.round_record import SPLITS
 from ..rules.composition import RuleSet
 from ..rules.decisions import EPOCH_SETTINGS
 from ..rules.metrics import AVERAGE_PRECISION, get_metric
+from ..server.virtual_clock import Clock
 from .replay import DROP_IN_KEY, AuditInput, TableRow
 
 EvaluationMismatch = tuple[int, int | None, str]
@@ -125,7 +126,7 @@ def _find_personal_mismatches(recorded: AuditInput, number: int, row: TableRow) 
             continue
         epochs, allowed = row[f"{model}_epochs"], settings.get(key, 0)
         candidates = allowed if isinstance(allowed, list) else [allowed]
-        if candidates == [0] or number != settings.get("rounds"):
+        if candidates == [0] or not _is_last_round(recorded, number):
             yield f"the model {model}, where the run evaluates none"
         elif epochs not in candidates:
             yield f"{model}_epochs is {epochs}, which {key} does not allow"
@@ -144,6 +145,15 @@ def _find_personal_mismatches(recorded: AuditInput, number: int, row: TableRow) 
                 yield f"{name} is {value:g}, which none can be"
         for split in SPLITS:
             yield from _find_calibration_mismatches(row, f"{model}_{split}_")
+
+
+def _is_last_round(recorded: AuditInput, number: int) -> bool:
+    """Say whether the run was to end after a round, by its number or by the virtual clock."""
+    settings = recorded.run.find_leg(number).settings
+    seconds, rounds = settings.get("engine.simulated_seconds"), recorded.run.rounds
+    now = rounds[number - 1].simulated_seconds if number <= len(rounds) else None
+    is_time_up = seconds is not None and now is not None and Clock(now).has_reached(seconds)
+    return number == settings.get("rounds") or is_time_up
 
 
 def _is_simulated(recorded: AuditInput, number: int) -> bool:

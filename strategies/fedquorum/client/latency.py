@@ -111,6 +111,38 @@ class LognormalLatency:
 
 
 @dataclass(frozen=True)
+class ScaledLatency:
+    """The response times of another model, each multiplied by a factor of its client.
+
+    Parameters
+    ----------
+    base : LatencyModel
+    get_factor : callable
+        Returns a client's factor, > 0.
+    """
+
+    base: LatencyModel
+    get_factor: Callable[[int], float]
+
+    def get_seconds(self, seed: int, client: int, server_round: int) -> float:
+        """Return the response time of a client in a round."""
+        return self.get_factor(client) * self.base.get_seconds(seed, client, server_round)
+
+    @property
+    def is_stationary(self) -> bool:
+        """Whether the times of the other model are."""
+        return self.base.is_stationary
+
+    def make_sampler(
+        self, seed: int, clients: IntArray
+    ) -> Callable[[np.random.Generator], FloatArray]:
+        """Return a function that scales the times of the other model."""
+        sample = self.base.make_sampler(seed, clients)
+        factors = np.array([self.get_factor(client) for client in clients.tolist()])
+        return lambda rng: factors * sample(rng)
+
+
+@dataclass(frozen=True)
 class TraceLatency:
     """Response times from a file.
 

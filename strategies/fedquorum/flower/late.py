@@ -39,23 +39,34 @@ from .session import NodeSession
 
 @dataclass(frozen=True)
 class SentModels:
-    """The models that were sent to the clients whose updates arrive; see ``hooks.SentModels``."""
+    """The models that were sent to the clients whose updates arrive; see ``hooks.SentModels``.
+
+    ``newest`` is the model of the round in which they arrive.
+    """
 
     models: Mapping[int, Model]
     index_by_client: Mapping[int, int]
+    newest: NamedArrays
 
     def get_model(self, client: int) -> Model:
         """Return the model that a client was sent."""
         return self.models[self.index_by_client[client]]
 
-    def get_reference(self, client: int, model: NamedArrays) -> Mapping[str, NDArray[Any]]:
+    def get_reference(self, client: int) -> Mapping[str, NDArray[Any]]:
         """Return w_(t - s) for trained arrays, and w_t for buffers.
 
         The update of a client is its model minus this one. Buffers, such as variances, step to a
         mean of the clients' values: the change since an older model could leave their range.
         """
-        sent = self.get_model(client)
-        return {name: a if is_buffer(name, a) else sent[name] for name, a in model.items()}
+        return self._references[self.index_by_client[client]]
+
+    @cached_property
+    def _references(self) -> Mapping[int, Mapping[str, NDArray[Any]]]:
+        buffers = {name: array for name, array in self.newest.items() if is_buffer(name, array)}
+        return {
+            index: {name: buffers.get(name, sent[name]) for name in self.newest}
+            for index, sent in self.models.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -122,7 +133,7 @@ class LateRound:
         needed = {*self.start_rounds.values()}
         if missing := sorted(needed - models.keys()):
             raise StateError(f"the models of rounds {missing}, which clients train from, are lost")
-        return SentModels({i: models[i] for i in needed}, self.start_rounds)
+        return SentModels({i: models[i] for i in needed}, self.start_rounds, model)
 
     def update_store(self, store: ModelStore, model: NamedArrays) -> None:
         """Keep the models from which somebody still trains after the round.

@@ -38,6 +38,8 @@ from ..rules.types import Population
 from ..sanitize import abbreviate
 from ..server.privacy import GaussianMechanism
 from ..server.quorum import Quorum
+from ..server.scratch import get_memory_limit
+from ..server.virtual_clock import Clock
 from .codec import (
     ACCURACY_KEY,
     ARRAYRECORD_KEY,
@@ -100,8 +102,14 @@ class NativeProtocol:
         Whether all evaluated clients also evaluate their training splits for the records. Otherwise
         only the priority clients do, for the objective.
     evaluate_every : int
-        Evaluate the test splits every ``evaluate_every`` rounds, and after ``last_round``.
+        Evaluate the test splits every ``evaluate_every`` rounds, and after the last.
+    evaluate_every_seconds : float, optional
+        Evaluate them also after each round in which the virtual clock passes another multiple of
+        these seconds.
     last_round : int, optional
+    simulated_seconds : float, optional
+        The run ends after the first round at whose end the virtual clock has reached these seconds,
+        if that is before ``last_round``.
     metric : str
         The metric that clients report beside loss and accuracy, one of
         ``fedquorum.rules.metrics.METRICS``.
@@ -140,7 +148,9 @@ class NativeProtocol:
     evaluated_training: bool = False
     partial_aggregation: bool = True
     evaluate_every: int = parameter(1, POSITIVE_INT)
+    evaluate_every_seconds: float | None = parameter(None, POSITIVE)
     last_round: int | None = parameter(None, POSITIVE_INT)
+    simulated_seconds: float | None = parameter(None, POSITIVE)
     metric: str = parameter("accuracy", FAIRNESS_METRIC)
     robustness: Robustness = field(default_factory=Robustness)
     privacy: GaussianMechanism | None = None
@@ -154,6 +164,9 @@ class NativeProtocol:
     def __post_init__(self) -> None:
         check_parameters(self)
         self._check_late_updates()
+        for name in ("evaluate_every_seconds", "simulated_seconds"):
+            if not self.virtual_clock and (given := getattr(self, name)) is not None:
+                raise ParameterError(name, "None without a virtual clock", given)
         if self.privacy is not None and (self.is_dynamic or not self.is_native):
             raise ParameterError(
                 "privacy",
@@ -230,6 +243,11 @@ class NativeProtocol:
         """Whether a quorum may end a wait before all nodes have replied."""
         return not (self.quorum.waits_for_all or self.virtual_clock)
 
+    @cached_property
+    def reply_memory_limit(self) -> int:
+        """Bytes of replies that may stay in memory; read once, because files say it."""
+        return get_memory_limit(self.reply_memory)
+
     @property
     def reply_timeout(self) -> float:
         """Seconds to wait for replies, by the wall clock."""
@@ -257,16 +275,27 @@ class NativeProtocol:
         """Return the content of an evaluate message."""
         return encode_evaluate_request(arrays, request)
 
-    def is_test_round(self, server_round: int) -> bool:
-        """Say whether the test splits are evaluated after a round."""
-        return server_round % self.evaluate_every == 0 or server_round == self.last_round
+    def is_test_round(self, server_round: int, before: Clock, after: Clock) -> bool:
+        """Say whether the test splits are evaluated after a round, between two virtual times."""
+        seconds = self.evaluate_every_seconds
+        return (
+            server_round % self.evaluate_every == 0
+            or (
+                seconds is not None
+                and before.count_intervals(seconds) < after.count_intervals(seconds)
+            )
+            or server_round == self.last_round
+            or self.is_time_up(after)
+        )
+
+    def is_time_up(self, clock: Clock) -> bool:
+        """Say whether the run ends at this time, whatever the number of rounds."""
+        return self.simulated_seconds is not None and clock.has_reached(self.simulated_seconds)
 
     def select_test_clients(
         self, population: Population, registry: NodeRegistry, server_round: int
     ) -> tuple[int, ...]:
-        """Return the clients whose test splits are evaluated after a round."""
-        if not self.is_test_round(server_round):
-            return ()
+        """Return the clients whose test splits are evaluated after a round that evaluates."""
         clients = self.select_evaluated_clients(population)
         return tuple(sorted((*clients, *population.held_out))) if population.held_out else clients
 

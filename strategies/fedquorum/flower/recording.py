@@ -223,7 +223,7 @@ class RecordingStrategy(Strategy):
         self._hosts: Mapping[int, Host] = {}
         self._joined_rounds = {} if checkpoint is None else _read_joined_rounds(checkpoint)
         checkpoints = CheckpointWriter(
-            records, flatten_settings(settings), settings["rounds"], get_state=self._get_state
+            records, flatten_settings(settings), get_state=self._get_state
         )
         self.runner = Runner(
             strategy,

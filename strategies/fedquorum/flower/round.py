@@ -97,7 +97,7 @@ class RoundContext:
     def get_start(self, client: int) -> NamedArrays | Model:
         """Return the model to which a client's update is relative."""
         if self.sent_models is not None:
-            return self.sent_models.get_reference(client, self.model)
+            return self.sent_models.get_reference(client)
         return self.model if self.start_models is None else self.start_models.get_model(client)
 
 
@@ -177,13 +177,23 @@ def get_streaming_weights(
 
 
 def build_train_requests(
-    context: RoundContext, objective: Objective | None, priority: frozenset[int]
+    context: RoundContext,
+    objective: Objective | None,
+    priority: frozenset[int],
+    sent: Mapping[int, ArrayRecord],
 ) -> dict[int, TrainRequest]:
-    """Return each node's request; in private runs it lacks F, which would reveal an exact value."""
+    """Return each node's request; in private runs it lacks F, which would reveal an exact value.
+
+    ``sent`` are records of models that were sent, by round, which need not be encoded again.
+    """
     mechanism, late = context.mechanism, context.late
     start_models: SentModelsProtocol | None = context.sent_models or context.start_models
     records = (
-        {} if start_models is None else _encode_start_models(start_models, context.training_clients)
+        {}
+        if start_models is None
+        else _encode_start_models(
+            start_models, context.training_clients, {} if context.sent_models is None else sent
+        )
     )
     return {
         node: TrainRequest(
@@ -204,11 +214,16 @@ def build_train_requests(
 
 
 def _encode_start_models(
-    start_models: SentModelsProtocol, clients: Iterable[int]
+    start_models: SentModelsProtocol, clients: Iterable[int], encoded: Mapping[int, ArrayRecord]
 ) -> dict[int, ArrayRecord]:
     """Return the distinct models from which these clients start, encoded for messages."""
     indices = sorted({start_models.index_by_client[client] for client in clients})
-    return {index: encode_arrays(dict(start_models.models[index])) for index in indices}
+    return {
+        index: encoded[index]
+        if index in encoded
+        else encode_arrays(dict(start_models.models[index]))
+        for index in indices
+    }
 
 
 def _select_start_models(
@@ -236,7 +251,7 @@ def receive_updates(
     if known_weights is not None:
         results.total = ExactAccumulator(context.model, context.bins)
     needs_store = known_weights is None and not communication.needs_full_replies
-    store = ReplyStore(communication.reply_memory) if needs_store else None
+    store = ReplyStore(communication.reply_memory_limit) if needs_store else None
     receiver = UpdateReceiver(context, session, results, store)
     arriving = session.read_train_replies(replies, context.server_round, context.model, results)
     for node, selected in arriving:
@@ -550,7 +565,7 @@ def _list_starts(
     sent = context.sent_models
     if sent is None:
         return {}
-    return {client: sent.get_reference(client, context.model) for client, _, _ in models}
+    return {client: sent.get_reference(client) for client, _, _ in models}
 
 
 def _attach_numerators(

@@ -132,8 +132,10 @@ class ComposedStrategy(Strategy):
         self.population = population
         self._session = NodeSession(self.communication, population, self.rules)
         self._state = ServerState.initial(self.rules, population)
+        self._previous_clock = self._state.clock
         self._memory = ServerMemory.from_rules(self.rules)
         self._sent_models = self._build_model_store()
+        self._sent_records: dict[int, ArrayRecord] = {}
         self._next_plan: tuple[int, RoundPlan] | None = None
         self._context: RoundContext | None = None
         self._objective_clients: frozenset[int] = frozenset()
@@ -200,6 +202,7 @@ class ComposedStrategy(Strategy):
         memory.restore(state, model, self.population)
         self._sent_models = self._build_model_store()
         self._sent_models.restore(select_by_prefix(SENT, state), model)
+        self._sent_records = {}
         self._session.registry.mark_registered(state["known"].tolist())
         self._next_plan = None
 
@@ -227,6 +230,21 @@ class ComposedStrategy(Strategy):
         log(INFO, "\t├──> Divisor: %s", rules.denominator)
         log(INFO, "\t├──> Server optimizer: %s", rules.server_optimizer)
         log(INFO, "\t└──> Server learning rate: %s", rules.server_lr_schedule.schedule)
+
+    @property
+    def is_time_up(self) -> bool:
+        """Whether the virtual clock has reached the end of the run."""
+        return self.communication.is_time_up(self._state.clock)
+
+    def is_last_round(self, server_round: int) -> bool:
+        """Say whether the run ends after the round that has just been aggregated."""
+        return server_round == self.communication.last_round or self.is_time_up
+
+    def is_test_round(self, server_round: int) -> bool:
+        """Say whether the test splits are evaluated after the round just aggregated."""
+        return self.communication.is_test_round(
+            server_round, self._previous_clock, self._state.clock
+        )
 
     # --- before round 1 ----------------------------------------------------------------------
 
@@ -314,6 +332,7 @@ class ComposedStrategy(Strategy):
                 population=self.population,
             )
             sent_models = late.select_models(self._sent_models, model)
+            self._sent_records[server_round] = arrays
             training = tuple(late.start_rounds)
         clients_by_node = session.open_exchange(grid, training, model, priority=priority, busy=busy)
         # All inputs of the round are fixed here: aggregate_train decides from them alone.
@@ -335,7 +354,7 @@ class ComposedStrategy(Strategy):
         contents = {
             node: self.communication.build_train_content(arrays, request)
             for node, request in build_train_requests(
-                context, self._state.objective, priority
+                context, self._state.objective, priority, self._sent_records
             ).items()
         }
         return session.build_messages(contents, MessageType.TRAIN, server_round, config)
@@ -390,6 +409,7 @@ class ComposedStrategy(Strategy):
         )
         decision = applied.decision
         # 5. Keep the state only now: a round that failed above has changed nothing.
+        self._previous_clock = state.clock
         self._state = replace(
             state,
             round_state=decision.next_state,
@@ -402,6 +422,9 @@ class ComposedStrategy(Strategy):
         )
         if context.late is not None:
             context.late.update_store(self._sent_models, context.model)
+            # In memory, a stored model is a view of its record, which takes no further memory.
+            stored = self._sent_models.in_memory
+            self._sent_records = {i: r for i, r in self._sent_records.items() if i in stored}
         report = replace(
             decision.report,
             late_replies=closing.late_replies,
@@ -424,9 +447,11 @@ class ComposedStrategy(Strategy):
         communication = self.communication
         if communication.is_dynamic:
             self._update_population(grid, evaluating=True)
-        clients = communication.select_test_clients(
-            self.population, self._session.registry, server_round
-        )
+        clients: tuple[int, ...] = ()
+        if self.is_test_round(server_round):
+            clients = communication.select_test_clients(
+                self.population, self._session.registry, server_round
+            )
         plan = EvaluationPlan(clients)
         if communication.is_native:
             population, rules = self.population, self.rules

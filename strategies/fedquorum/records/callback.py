@@ -26,6 +26,8 @@ class FinishedRound:
         Those of the model before it; empty unless the round evaluated F(w_0).
     get_model : callable
         Returns the model after the round.
+    is_last : bool
+        Whether no round follows, in this process.
     """
 
     record: RoundRecord
@@ -33,6 +35,7 @@ class FinishedRound:
     evaluations: Sequence[ClientEvaluation] = ()
     initial_evaluations: Sequence[ClientEvaluation] = ()
     get_model: Callable[[], StateArrays] = dict
+    is_last: bool = False
 
     @cached_property
     def scalars(self) -> Mapping[str, float]:

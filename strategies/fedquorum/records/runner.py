@@ -114,6 +114,8 @@ class Runner:
         """Run all rounds; ``build_config`` returns a new config for the messages of a step."""
         self.grid, self._build_config = grid, build_config
         for server_round in self.rounds:
+            if self.strategy.is_time_up:  # a resumed run may have ended before
+                break
             self.run_round(server_round)
 
     def run_round(self, server_round: int) -> None:
@@ -142,7 +144,7 @@ class Runner:
         self._evaluate(server_round, model)
 
         # 7. With the last round, so that a run that dies before repeats both when it is resumed.
-        if self.personal_epochs and server_round == strategy.communication.last_round:
+        if self.personal_epochs and strategy.is_last_round(server_round):
             self._evaluate_personal_models(server_round, model)
 
         # 8. Last, so that the records of a round say all of it or nothing.
@@ -188,7 +190,12 @@ class Runner:
                 **facts,
             )
             finished = FinishedRound(
-                record, result.report, result.evaluations, self.initial_evaluations, self._get_model
+                record,
+                result.report,
+                result.evaluations,
+                self.initial_evaluations,
+                self._get_model,
+                is_last=record.round == self.rounds.stop - 1 or self.strategy.is_time_up,
             )
             for callback in (self.records, *self.callbacks):
                 callback.end_round(finished)
@@ -244,7 +251,7 @@ class Runner:
         strategy = self.strategy
         if strategy.rules.hooks.client_start is None:
             return ()
-        due = strategy.communication.is_test_round(server_round)
+        due = strategy.is_test_round(server_round)
         mean = strategy.compute_mean_start_model(model) if due else None
         return () if mean is None else self._evaluate(server_round, mean)
 
@@ -258,8 +265,6 @@ class CheckpointWriter(RunCallback):
         The records, whose lengths a checkpoint stores.
     settings : mapping
         All settings by dotted key.
-    last_round : int
-        The last round to run.
     get_state, get_node_states : callable
         Return the state of the server and of the nodes; by default the nodes have none.
     every : int, "auto" or None
@@ -273,7 +278,6 @@ class CheckpointWriter(RunCallback):
         self,
         records: RunWriter,
         settings: Mapping[str, Any],
-        last_round: int,
         *,
         get_state: Callable[[], StateArrays],
         get_node_states: Callable[[], StateArrays] = dict,
@@ -282,7 +286,6 @@ class CheckpointWriter(RunCallback):
     ) -> None:
         self._records = records
         self._settings = settings
-        self._last_round = last_round
         self._get_state, self._get_node_states = get_state, get_node_states
         self._every = every
         self._data = data
@@ -297,17 +300,17 @@ class CheckpointWriter(RunCallback):
 
     def end_round(self, finished: FinishedRound) -> None:
         """Write a checkpoint if one is due."""
-        if self._is_due(finished.record.round):
+        if self._is_due(finished):
             self._save(finished.record.round, finished.get_model)
 
-    def _is_due(self, server_round: int) -> bool:
+    def _is_due(self, finished: FinishedRound) -> bool:
         if self._every is None:
             return False
-        if server_round == self._last_round:
+        if finished.is_last:
             return True
         if self._every == "auto":
             return time.monotonic() >= self._next_time
-        return bool(server_round % self._every == 0)
+        return bool(finished.record.round % self._every == 0)
 
     def _save(self, server_round: int, get_model: Callable[[], StateArrays]) -> None:
         started = time.monotonic()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -420,30 +421,34 @@ def build_decisions_table(
     rows: Sequence[tuple[int, ClientDecision, ClientEvaluation | None]],
 ) -> pa.Table:
     """Return the rows of ``clients/``: a round, and a selected client with its evaluation."""
-    return pa.Table.from_pylist([_build_client_row(*row) for row in rows], schema=CLIENTS_SCHEMA)
-
-
-def _build_client_row(
-    round_number: int, decision: ClientDecision, evaluation: ClientEvaluation | None
-) -> dict[str, Any]:
-    num_examples, data_weight = _split_num_examples(decision.num_examples)
-    row = {
-        "round": round_number,
-        **{item.name: getattr(decision, item.name) for item in fields(decision)},
-        "num_examples": num_examples,
-        "data_weight": data_weight,
-        "test_loss": None if evaluation is None else _nan_to_none(evaluation.test_loss),
-        "test_accuracy": None if evaluation is None else _nan_to_none(evaluation.test_accuracy),
+    decisions, evaluations = [decision for _, decision, _ in rows], [e for _, _, e in rows]
+    columns: dict[str, Sequence[Any]] = {
+        name: list(map(attrgetter(name), decisions)) for name in _DECISION_FIELDS
     }
-    for name in _FLOAT_COLUMNS:  # Arrow refuses whole numbers beyond 2^53 for float64
-        if row[name] is not None:
-            row[name] = float(row[name])
-    if decision.reason is not None:
-        row["reason"] = sanitize(decision.reason, MAX_CELL_LENGTH)
-    return row
+    counts = [_split_num_examples(number) for number in columns["num_examples"]]
+    columns |= {
+        "round": [server_round for server_round, _, _ in rows],
+        "num_examples": [count for count, _ in counts],
+        "data_weight": [weight for _, weight in counts],
+        "test_loss": [None if e is None else _nan_to_none(e.test_loss) for e in evaluations],
+        "test_accuracy": [
+            None if e is None else _nan_to_none(e.test_accuracy) for e in evaluations
+        ],
+        "reason": [
+            None if reason is None else sanitize(reason, MAX_CELL_LENGTH)
+            for reason in columns["reason"]
+        ],
+    }
+    for column in CLIENTS_COLUMNS:
+        if pa.types.is_floating(column.type):  # Arrow refuses whole numbers beyond 2^53 for float64
+            columns[column.name] = [
+                None if number is None else float(number) for number in columns[column.name]
+            ]
+    arrays = [pa.array(columns[field.name], field.type) for field in CLIENTS_SCHEMA]
+    return pa.Table.from_arrays(arrays, schema=CLIENTS_SCHEMA)
 
 
-_FLOAT_COLUMNS = [column.name for column in CLIENTS_COLUMNS if pa.types.is_floating(column.type)]
+_DECISION_FIELDS = [item.name for item in fields(ClientDecision)]
 
 
 def list_evaluation_columns(

@@ -23,6 +23,7 @@ from .round_charts import (
     build_training_chart,
 )
 from .seed_groups import Group
+from .staleness_chart import build_staleness_chart
 from .sweep_charts import build_sweep_charts
 from .tables import MethodDifference, Row, compute_method_differences, summarize_groups
 from .time_chart import build_time_chart
@@ -72,6 +73,7 @@ def _build_charts(
         build_training_chart(methods),
         *(build_rule_metrics_chart(methods, numbers) for numbers in REPORTED_METRICS),
         build_time_chart(methods),
+        build_staleness_chart(methods),
         *build_sweep_charts(methods, rows),
         build_distribution_chart(methods),
         build_calibration_chart(methods),

@@ -462,38 +462,40 @@ def _build_decisions(
     index = 0
     for outcome, mixing_coefficient in zip(outcomes.outcomes, mixing, strict=True):
         client = outcome.client
-        decision = ClientDecision(
-            client,
-            client in population.priority,
-            outcome.status,
-            outcome.reason,
-            participation_correction=weights.omega.get(client),
-            mixing_coefficient=mixing_coefficient,
-            reply_seconds=outcome.seconds,
-            start_round=outcome.start_round,
-        )
+        status, reason, usable = outcome.status, outcome.reason, dict[str, Any]()
         if outcome.is_usable:
             before, after = full[index], capped[index]
             cap_note = f"weight {before:.6g} capped at {after:g}" if after < before else None
             remarks = filter(None, (outcome.note, weights.reason.get(client), cap_note))
-            decision = replace(
-                decision,
-                status="trained" if fractions[index] > 0 else "rejected",
-                reason=admission.reason[index] or "; ".join(remarks) or None,
-                num_examples=outcome.num_examples,
-                loss=outcome.loss,
-                accuracy=outcome.accuracy,
-                num_draws=draws.get(client),
-                response=responses[index],
-                update_norm=norms[index],
-                weight=after,
-                staleness=None
+            status = "trained" if fractions[index] > 0 else "rejected"
+            reason = admission.reason[index] or "; ".join(remarks) or None
+            usable = {
+                "num_examples": outcome.num_examples,
+                "loss": outcome.loss,
+                "accuracy": outcome.accuracy,
+                "num_draws": draws.get(client),
+                "response": responses[index],
+                "update_norm": norms[index],
+                "weight": after,
+                "staleness": None
                 if outcome.start_round is None
                 else server_round - outcome.start_round,
-                discount=discounts[index],
-            )
+                "discount": discounts[index],
+            }
             index += 1
-        decisions.append(decision)
+        decisions.append(
+            ClientDecision(
+                client,
+                client in population.priority,
+                status,
+                reason,
+                participation_correction=weights.omega.get(client),
+                mixing_coefficient=mixing_coefficient,
+                reply_seconds=outcome.seconds,
+                start_round=outcome.start_round,
+                **usable,
+            )
+        )
     return tuple(decisions)
 
 

@@ -36,6 +36,11 @@ class ModelStore:
         """The size of the models in bytes, including files."""
         return sum(array.nbytes for model in self.models.values() for array in model.values())
 
+    @property
+    def in_memory(self) -> Collection[int]:
+        """The numbers of the models that no file holds."""
+        return self.models.keys() if self._directory is None else ()
+
     def keep(self, numbers: Collection[int]) -> None:
         """Delete all models but these."""
         self.models = {i: stored for i, stored in self.models.items() if i in numbers}

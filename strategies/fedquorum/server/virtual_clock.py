@@ -77,6 +77,15 @@ class Clock:
         """The clients that are still busy with an earlier round, and receive no message."""
         return frozenset(reply.client for reply in self.pending_replies)
 
+    def has_reached(self, seconds: float) -> bool:
+        """Say whether this time is at or after another."""
+        return _is_by(seconds, self.now)
+
+    def count_intervals(self, seconds: float) -> int:
+        """Return how many multiples of an interval have passed; one counts when it is reached."""
+        nearest = round(self.now / seconds)
+        return nearest if self.has_reached(nearest * seconds) else nearest - 1
+
 
 @dataclass(frozen=True)
 class RoundClosing:

@@ -23,6 +23,8 @@ from tests.fedquorum.records.made import EVALUATIONS, open_records, report
 class FakeStrategy:
     """A strategy that has sent 10 bytes and received 20 in each round."""
 
+    is_time_up = False
+
     def __init__(self, server_round: int = 0) -> None:
         self.server_round = server_round
 
@@ -61,7 +63,7 @@ def make_runner(
     build_record = partial(
         build_round_record, get_rates=None, metric="accuracy", all_evaluated=True
     )
-    checkpoints = CheckpointWriter(records, {}, 5, get_state=dict, every=every)
+    checkpoints = CheckpointWriter(records, {}, get_state=dict, every=every)
     callbacks: list[RunCallback] = [checkpoints, *map(Listener, listeners)]
     rounds, model = range(after + 1, 6), cast("Any", MODEL)
     return Runner(strategy, records, callbacks, build_record, rounds, model, cast("Any", dict))

@@ -251,3 +251,16 @@ def test_faster_clients_are_never_later(size: float | None) -> None:
     in_time = [a.seconds or 0.0 for a in closing.outcomes if a.status == "trained"]
     late = [a.seconds or 0.0 for a in closing.outcomes if a.status == "late"]
     assert max(in_time) < min(late, default=math.inf)
+
+
+def test_a_time_that_rounding_misses_counts_as_reached() -> None:
+    """0.1 + 0.2 + ... has passed as many intervals as the decimal numbers say."""
+    now, passed = 0.0, []
+    for _ in range(10):
+        now += 0.1
+        passed.append(Clock(now).count_intervals(0.3))
+    assert passed == [0, 0, 1, 1, 1, 2, 2, 2, 3, 3]
+    assert now < 1.0
+    assert Clock(now).has_reached(1.0)
+    assert not Clock(now).has_reached(1.001)
+    assert [Clock(at).count_intervals(4.0) for at in (0.0, 3.9, 4.0, 7.9, 41.0)] == [0, 0, 1, 1, 10]

@@ -296,6 +296,11 @@ def test_a_method_that_fails_is_left_out(tmp_path: Path) -> None:
         (("data.validation_fraction=0",), "data.validation_fraction must be above 0 in a study"),
         (("data.priority=all",), "data.priority must name the clients that goal=priority is"),
         (("evaluation.clients=priority",), "evaluation.clients must be all in a study"),
+        (("evaluation.every=null",), "evaluation.every must be a number of rounds in a study"),
+        (
+            ("response_time=lognormal", "engine.simulated_seconds=9"),
+            "engine.simulated_seconds must be null in a study",
+        ),
         (
             ("trials=0", "budget=10runs"),
             r"budget must be at least 11runs \(22rounds: 5 seeds of 2 methods, and the baseline",
