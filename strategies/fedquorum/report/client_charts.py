@@ -171,6 +171,7 @@ def _read_final_metrics(run: Run, clients: str, metric: str) -> FloatArray:
         "priority": table["priority"] == 1,
         "non_priority": (table["priority"] == 0) & ~held_out,
         "all": ~held_out,
+        "free": ~held_out,
         "held_out": held_out,
     }
     values: FloatArray = table[column][last & tested & masks[clients]]
