@@ -173,7 +173,6 @@ def test_a_message_expires_after_its_life() -> None:
         time.sleep(0.1)
         third = run.train()
         assert {d.start_round for d in third.values()} == {3}
-        assert summarize(third)[0] == summarize(third)[1] == ("trained", 3)
 
 
 def test_an_update_that_is_too_old_is_refused() -> None:
