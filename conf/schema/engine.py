@@ -88,13 +88,14 @@ class EngineSettings:
     ``quorum_clients``: asked counts all selected clients, priority only those with priority.
     ``grace_seconds``: seconds to wait for further replies after the quorum. ``late_replies``:
     whether an update that arrives after its round is discarded, or counts in the round in which it
-    arrives, see ``fedquorum.rules.staleness.LateUpdates``; so far with simulated response times
-    only. ``staleness_exponent``: a of the discount (1 + s)^-a of an update that is s rounds late.
-    ``max_staleness``: the largest s that counts; null for no limit. ``concurrency``: the number of
-    clients that may be under way at the same time; null for all. ``simulated_seconds``: end the run
-    after the first round at whose end the simulated clock has reached these seconds; ``rounds``
-    stays the largest number of rounds. null ends it by rounds alone. ``startup_clients``:
-    the number of clients that must be connected before round 1; null for all.
+    arrives, see ``fedquorum.rules.staleness.LateUpdates``: by simulated response times, or by the
+    real clock with ``flower``. ``staleness_exponent``: a of the discount (1 + s)^-a of an update
+    that is s rounds late. ``max_staleness``: the largest s that counts; null for no limit.
+    ``concurrency``: the number of clients that may be under way at the same time; null for all.
+    ``simulated_seconds``: end the run after the first round at whose end the simulated clock has
+    reached these seconds; ``rounds`` stays the largest number of rounds. null ends it by rounds
+    alone. ``startup_clients``: the number of clients that must be connected before round 1; null
+    for all.
     ``partial_aggregation``: whether a node may send one sum instead of all models, see
     ``fedquorum.flower.protocol.NativeProtocol``; the model has the same bits either way.
     ``reply_memory``: bytes of replies to store in memory if the weights of a round need all replies

@@ -35,11 +35,6 @@ def check_late_updates(settings: Settings) -> None:
                     f"late updates, which engine.late_replies=count lets count), got {given}"
                 )
         return
-    if settings.response_time.name == "none":
-        raise SettingsError(
-            "engine.late_replies must be discard with response_time=none (so far, late updates "
-            "count with simulated response times only: response_time=lognormal), got count"
-        )
     if engine.quorum_clients == "priority":
         raise SettingsError(
             "engine.quorum_clients must be asked with engine.late_replies=count (a quorum then "
@@ -50,6 +45,22 @@ def check_late_updates(settings: Settings) -> None:
         raise SettingsError(
             f"engine.quorum must be at most {concurrency}, engine.concurrency (no more clients are "
             f"under way), got {quorum:g}"
+        )
+
+
+def check_late_clock(settings: Settings, engine: str) -> None:
+    """Refuse late updates by the real clock on an engine of this process.
+
+    Raises
+    ------
+    SettingsError
+        If nobody can be late.
+    """
+    if settings.engine.late_replies == "count" and settings.response_time.name == "none":
+        raise SettingsError(
+            f"engine.late_replies must be discard with engine={engine} and response_time=none "
+            "(nobody is late there: response_time=lognormal simulates it, and engine=flower counts "
+            "by the real clock), got count"
         )
 
 

@@ -209,8 +209,10 @@ def run_on_ray(composed: "ComposedConfig", output_dir: str) -> None:
 
 
 def _run_rounds(grid: "SimulationGrid", composed: "ComposedConfig", output_dir: str) -> None:
+    from conf.schema.late import check_late_clock
     from server_app.runs.loop import run_rounds
 
+    check_late_clock(composed.settings, grid.engine)
     with _filter_flower_logs():
         run_rounds(grid, composed, output_dir, engine=grid.engine)
 

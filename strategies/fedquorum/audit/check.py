@@ -28,6 +28,7 @@ from ..records.data_fingerprint import (
 )
 from ..records.reader import Run
 from ..records.round_record import (
+    FREE_GROUP,
     MEAN_GROUP,
     SPLITS,
     RoundRecord,
@@ -255,7 +256,9 @@ def _find_round_mismatches(
 def _find_selection_mismatches(replayed: ReplayedRound) -> Iterator[Mismatch]:
     selected, rows = set(replayed.plan.clients), {row["client"] for row in replayed.rows}
     under_way = replayed.under_way
-    replying = frozenset[int]() if under_way is None else frozenset(under_way.clients.tolist())
+    replying = frozenset[int]()
+    if under_way is not None:
+        replying = frozenset(under_way.clients.tolist()).union(under_way.blocked)
     for client in sorted(rows - selected - replying):
         yield Mismatch(replayed.record.round, client, "has a row, but the rule does not ask it")
     for client in sorted(selected - rows):
@@ -464,6 +467,7 @@ def _find_evaluation_mismatches(
             settings.get("evaluation.clients", "all") == "all",
             split,
             hooks=replayed.rules.hooks,
+            some_busy=FREE_GROUP in (getattr(replayed.record, split) or {}),
         )
         yield from _find_split_mismatches(replayed.record, split, expected)
 

@@ -109,6 +109,8 @@ def _explain_setting_out(
         if row is None:
             return "no; it is under way since an earlier round"
         return f"in round {row['start_round']}, and it trained from the model of that round"
+    if client in under_way.blocked:
+        return "no; its node trained for another of its clients"
     if client in replayed.plan.clients:
         return "yes; it was free"
     free = "it was free, but the draw among the free clients left it out"

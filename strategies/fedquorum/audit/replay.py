@@ -401,6 +401,17 @@ def _advance_under_way(
     return replace(under_way, clients=np.union1d(stay, np.array(new, dtype=np.int64)))
 
 
+def _block_clients(
+    under_way: ClientsUnderWay | None, rows: Sequence[TableRow]
+) -> ClientsUnderWay | None:
+    """Return the clients under way, with those on busy nodes, which the round could not ask."""
+    if under_way is None:
+        return None
+    return replace(
+        under_way, blocked=tuple(row["client"] for row in rows if row["status"] == "busy")
+    )
+
+
 def replay_rounds(recorded: AuditInput) -> Iterator[ReplayedRound]:
     """Yield the decisions of every round for which the clients table has rows.
 
@@ -427,9 +438,10 @@ def replay_rounds(recorded: AuditInput) -> Iterator[ReplayedRound]:
         evaluations = recorded.get_evaluations(record.round - 1)
         everyone = rules.hooks.before_round is not None
         reports = update_reports(state.reports, evaluations, all_clients=everyone)
+        rows = recorded.client_rows[record.round]
+        under_way = _block_clients(under_way, rows)
         reports = replace(reports, under_way=under_way)
         state = replace(state, reports=reports)
-        rows = recorded.client_rows[record.round]
         if not rows and record.selected > 0:
             return
         try:

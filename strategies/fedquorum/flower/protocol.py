@@ -132,8 +132,10 @@ class NativeProtocol:
         Bytes of replies to keep in memory if the weights of a round need all replies at once; the
         rest goes to files. By default half of the machine's memory.
     late_updates : LateUpdates, optional
-        How updates count that arrive after their round, under a virtual clock; by default they are
-        discarded.
+        How updates count that arrive after their round; by default they are discarded. With a
+        virtual clock, a client trains in the round in which its update arrives. By the real clock
+        it trains at once; its message lives ``round_timeout``, and evaluations ask only clients
+        whose nodes do not train, except for the last one, which waits for all.
 
     Raises
     ------
@@ -179,13 +181,6 @@ class NativeProtocol:
         """Refuse late updates where nothing can count them."""
         if self.late_updates is None:
             return
-        if not self.virtual_clock or self.is_dynamic or not self.is_native:
-            raise ParameterError(
-                "late_replies",
-                "discard without simulated response times",
-                "count",
-                "late updates count under the virtual clock only",
-            )
         if self.privacy is not None:
             raise ParameterError(
                 "late_replies",
@@ -247,6 +242,11 @@ class NativeProtocol:
     def reply_memory_limit(self) -> int:
         """Bytes of replies that may stay in memory; read once, because files say it."""
         return get_memory_limit(self.reply_memory)
+
+    @property
+    def counts_by_real_clock(self) -> bool:
+        """Whether late updates count, and the real clock says when they arrive."""
+        return self.late_updates is not None and not self.virtual_clock
 
     @property
     def reply_timeout(self) -> float:
@@ -593,6 +593,7 @@ class StandardProtocol(DynamicProtocol):
 
     def check_rules(self, rules: RuleSet) -> None:
         """Refuse rules that need D_k or losses before the round."""
+        super().check_rules(rules)
         if rules.selection.sampling.priority_samples is not None:
             raise ParameterError(
                 "priority_samples",

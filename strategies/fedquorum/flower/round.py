@@ -38,7 +38,7 @@ from ..server.state import ServerState
 from ..server.update_memory import UpdateMemory
 from ..server.virtual_clock import Clock, RoundClosing, close_virtual_round
 from .codec import NORM_BIT, NamedArrays, NodeStartModels, TrainRequest, TrainResult, encode_arrays
-from .late import LateRound, SentModels
+from .late import LateRound, OpenRound, SentModels
 from .protocol import NativeProtocol
 from .server_memory import ServerMemory
 from .session import NodeSession, ReplyResults, reject_unusable_sum
@@ -72,7 +72,10 @@ class RoundContext:
     start_models : StartModels, optional
         The models from which the clients start instead of ``model``.
     late : LateRound, optional
-        Who arrives in the round, if late updates count.
+        Who arrives in the round, if late updates count. By the real clock this is known when the
+        round closes.
+    open_late : OpenRound, optional
+        Who is under way in the round, if late updates count by the real clock.
     sent_models : SentModels, optional
         The models that these clients were sent.
     """
@@ -88,11 +91,18 @@ class RoundContext:
     start_models: StartModels | None = None
     late: LateRound | None = None
     sent_models: SentModels | None = None
+    open_late: OpenRound | None = None
 
     @property
     def training_clients(self) -> tuple[int, ...]:
         """The clients that train in this round: the selected ones, or those that arrive."""
         return self.plan.clients if self.late is None else tuple(self.late.start_rounds)
+
+    def can_count(self, client: int) -> bool:
+        """Say whether an update of a client is young enough to count."""
+        if self.open_late is None or self.sent_models is None:
+            return True
+        return client in self.sent_models.index_by_client
 
     def get_start(self, client: int) -> NamedArrays | Model:
         """Return the model to which a client's update is relative."""
@@ -135,7 +145,9 @@ def start_round(
     # Known weights spare the server's memory: an update is added and dropped as it arrives.
     known_weights = get_streaming_weights(rules, communication, state.round_state.weighting, plan)
     if known_weights is None:
-        count = len(plan.clients) if late is None else len(late.start_rounds)
+        count = len(plan.clients) + len(state.under_way)
+        if late is not None:
+            count = len(late.start_rounds)
         check_space(communication.reply_memory, count, model)
     # A node cannot sum updates that the server must see one by one, to bound each.
     nodes_aggregate = (
@@ -169,9 +181,10 @@ def get_streaming_weights(
     rules: RuleSet, communication: NativeProtocol, weighting: Any, plan: RoundPlan
 ) -> KnownWeights | None:
     """Return the proportions by which arriving updates are added; None if all are needed."""
-    # Bounded weights and deadlines are known only when all replies have arrived.
+    # Bounded weights, deadlines and staleness are known only when all replies have arrived.
     bounded = communication.robustness.max_weight is not None or communication.privacy is not None
-    if bounded or communication.virtual_clock or communication.needs_full_replies:
+    timed = communication.virtual_clock or communication.late_updates is not None
+    if bounded or timed or communication.needs_full_replies:
         return None
     return rules.compute_known_weights(weighting, plan)
 
@@ -187,7 +200,9 @@ def build_train_requests(
     ``sent`` are records of models that were sent, by round, which need not be encoded again.
     """
     mechanism, late = context.mechanism, context.late
-    start_models: SentModelsProtocol | None = context.sent_models or context.start_models
+    start_models: SentModelsProtocol | None = context.start_models
+    if late is not None:
+        start_models = context.sent_models
     records = (
         {}
         if start_models is None
@@ -272,6 +287,9 @@ class UpdateReceiver:
     def receive(self, node: int, selected: Sequence[int]) -> None:
         """Add the outcomes of the clients that a node's reply is about."""
         results, context = self.results, self.context
+        if not all(map(context.can_count, selected)):
+            results.drop_arrays(selected)  # they were sent one message, of one round
+            return
         node_sum = results.node_sums.get(node)
         if node_sum is not None:
             # One unusable update spoils the sum of its node, so the sum is validated first.

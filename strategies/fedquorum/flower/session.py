@@ -1,5 +1,6 @@
 """Exchange messages with the nodes that host the selected clients."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -115,6 +116,12 @@ class ReplyResults(Generic[ResultT]):
     outcomes: dict[int, ClientOutcome] = field(default_factory=dict)
     total: ExactAccumulator | None = None
     form_matches: set[bool] = field(default_factory=set)
+
+    def drop_arrays(self: "ReplyResults[TrainResult]", clients: Iterable[int]) -> None:
+        """Drop the models of clients, which nobody needs."""
+        for client in clients:
+            if client in self.by_client:
+                self.by_client[client] = replace(self.by_client[client], arrays=None)
 
     def note(self, client: int, text: str) -> None:
         """Add a remark on a client's reply."""
@@ -401,6 +408,27 @@ MAX_OVERHEAD_FACTOR = 2
 MAX_OVERHEAD_BYTES = 2**20
 """A message has at most this many times its payload, plus this many bytes."""
 
+BUSY_REASON = "its node still has the message of an earlier round"
+
+
+@dataclass(frozen=True)
+class SentMessage:
+    """A train message whose reply may count in a later round.
+
+    Parameters
+    ----------
+    server_round : int
+        The round in which the clients were asked.
+    clients : tuple of int
+        The clients of its node that train.
+    metadata : Metadata
+        The message's, which has an id once it was pushed.
+    """
+
+    server_round: int
+    clients: tuple[int, ...]
+    metadata: Metadata
+
 
 @dataclass(frozen=True)
 class Traffic:
@@ -441,6 +469,7 @@ class NodeSession:
         self._reply_counter: ReplyCounter | None = None
         self.clients_by_node: Mapping[int, tuple[int, ...]] = {}
         self._clients_by_round: dict[int, Mapping[int, tuple[int, ...]]] = {}
+        self._sent: dict[int, SentMessage] = {}  # by node, where late updates count
 
     def find_disconnected(self, population: Population) -> tuple[int, ...]:
         """Return the disconnected clients, if the round samples only connected ones."""
@@ -501,7 +530,18 @@ class NodeSession:
         self.bytes_down += num_bytes
         # A grid writes a message's id into its metadata when it pushes the message.
         self._pushed[message_type] = {node: m.metadata for node, m in messages.items()}
+        if self.communication.counts_by_real_clock and message_type == MessageType.TRAIN:
+            self._note_sent(messages, server_round)
         return list(messages.values())
+
+    def _note_sent(self, messages: Mapping[int, Message], server_round: int) -> None:
+        """Expect replies to new train messages, and to those under way."""
+        self._sent |= {
+            node: SentMessage(server_round, self.clients_by_node[node], message.metadata)
+            for node, message in messages.items()
+        }
+        self._pushed[MessageType.TRAIN] = {node: sent.metadata for node, sent in self._sent.items()}
+        self.clients_by_node = {node: sent.clients for node, sent in self._sent.items()}
 
     def open_exchange(
         self,
@@ -511,13 +551,15 @@ class NodeSession:
         *,
         priority: frozenset[int],
         busy: Collection[int] = (),
+        joins_earlier: bool = False,
     ) -> Mapping[int, tuple[int, ...]]:
         """Return the available nodes of ``clients``, each with its clients, and expect them.
 
         The result leaves out clients that are ``busy`` by the virtual clock, and those of a node
         with a message of an earlier round: a node handles one message at a time. The grid refuses
         replies that would take too much memory. Its limit includes the overhead of a message; the
-        payload is checked later. Replies have models like ``model``, or none.
+        payload is checked later. Replies have models like ``model``, or none. With
+        ``joins_earlier`` the exchange also waits for train messages of earlier rounds.
         """
         clients_by_node = self.registry.group_by_node(sorted({*clients}.difference(busy)))
         self._grid = grid if isinstance(grid, WaitingGrid) else None
@@ -527,15 +569,79 @@ class NodeSession:
             return clients_by_node
         waiting = {k for node in self._grid.busy_nodes for k in clients_by_node.pop(node, ())}
         self._busy_clients |= waiting
-        if self.communication.closes_early:
-            self._reply_counter = ReplyCounter(self.communication.quorum, clients, priority)
+        if self.communication.counts_by_real_clock:
+            # A round of training has its own count. An evaluation waits for all that it asks: these
+            # are free, and one that it left behind would be busy when it is to train.
+            self._reply_counter = None
+        elif self.communication.closes_early:
+            self._reply_counter = ReplyCounter(
+                *self.communication.quorum.find_required_replies(clients, priority)
+            )
         get_max_bytes = self.communication.get_max_reply_bytes
         limits = {
             node: MAX_OVERHEAD_BYTES + MAX_OVERHEAD_FACTOR * get_max_bytes(len(hosted), model)
             for node, hosted in clients_by_node.items()
         }
-        self._grid.limit_replies(limits)
+        self._grid.limit_replies(limits, joins_earlier=joins_earlier)
         return clients_by_node
+
+    # --- training by the real clock, where late updates count --------------------------------
+
+    @property
+    def has_busy_clients(self) -> bool:
+        """Whether the last exchange left out clients, since their nodes have a message."""
+        return bool(self._busy_clients)
+
+    def find_blocked_clients(self, grid: Grid) -> tuple[int, ...]:
+        """Return the clients, ascending, that share a node with one under way.
+
+        A node handles one message at a time, so it is free when none of its clients is under way.
+        """
+        nodes = {*self._sent}
+        if isinstance(grid, WaitingGrid):
+            nodes |= grid.busy_nodes
+        clients = sorted(self.registry.connected_clients) if nodes else ()
+        sent = self.start_rounds
+        return tuple(k for k in clients if k not in sent and self.registry.find_node(k) in nodes)
+
+    @property
+    def start_rounds(self) -> dict[int, int]:
+        """The round in which each client was asked that is under way."""
+        return {k: sent.server_round for sent in self._sent.values() for k in sent.clients}
+
+    def count_replies_of(
+        self, server_round: int, num_required: int, max_staleness: int | None
+    ) -> None:
+        """Let ``num_required`` replies close the round, of any age that counts."""
+        countable = {
+            client
+            for sent in self._sent.values()
+            if max_staleness is None or server_round - sent.server_round <= max_staleness
+            for client in sent.clients
+        }
+        self._reply_counter = ReplyCounter(countable, num_required)
+
+    def take_replied(self, results: ReplyResults[TrainResult]) -> dict[int, float]:
+        """Forget the messages that were answered; return the seconds of each client's reply."""
+        seconds: dict[int, float] = {}
+        replied = {*results.by_client, *results.malformed}
+        for node, sent in [*self._sent.items()]:
+            if replied.intersection(sent.clients):
+                taken = math.nan if self._grid is None else self._grid.seconds.get(node, math.nan)
+                seconds |= dict.fromkeys(sent.clients, taken)
+                del self._sent[node]
+        return seconds
+
+    def take_expired(self) -> frozenset[int]:
+        """Forget the messages that have expired or were never taken; return their clients."""
+        alive = frozenset[int]() if self._grid is None else self._grid.find_nodes_under_way()
+        expired = [node for node in self._sent if node not in alive]
+        return frozenset(k for node in expired for k in self._sent.pop(node).clients)
+
+    def wait_until_trained(self, grid: Grid) -> None:
+        """Wait for all nodes that train, each as long as its message lives."""
+        if isinstance(grid, WaitingGrid):
+            grid.wait_until_trained()
 
     # --- replies in --------------------------------------------------------------------------
 
@@ -544,9 +650,11 @@ class NodeSession:
 
         A client that its node reports as unavailable does not count as a reply.
         """
-        assert self._reply_counter is not None, "replies are counted where a quorum closes a round"
+        if self._reply_counter is None:
+            return False
         absent = find_unavailable_clients(arrival.message.content)
-        return self._reply_counter.add(set(self.clients_by_node.get(arrival.node, ())) - absent)
+        clients = set(self.clients_by_node.get(arrival.node, ())) - absent
+        return self._reply_counter.add(clients)
 
     def read_train_replies(
         self,
@@ -711,7 +819,7 @@ class NodeSession:
         if self.registry.find_node(client) is None:
             return "unavailable", self.registry.explain_absence(client)
         if client in self._busy_clients:
-            return "busy", "its node still has the message of an earlier round"
+            return "busy", BUSY_REASON
         if self._grid is not None and self._grid.closed_early:
             return "late", LATE_REASON
         return "failed", NO_REPLY_REASON

@@ -45,7 +45,7 @@ from .evaluation import (
     select_usable_evaluations,
     update_objective,
 )
-from .late import open_late_round
+from .late import open_by_real_clock, open_late_round
 from .protocol import NativeProtocol
 from .round import (
     RoundContext,
@@ -78,6 +78,8 @@ class StepResult:
         Bytes that the server stores between rounds beside the model.
     disconnected : tuple of int
         The clients that are not connected, so that the round does not sample them.
+    some_busy : bool
+        Whether clients took no part in the last evaluation because their nodes trained.
     """
 
     last_report: RoundReport | None = None
@@ -85,6 +87,7 @@ class StepResult:
     traffic: Traffic = field(default_factory=Traffic)
     state_bytes: int = 0
     disconnected: tuple[int, ...] = ()
+    some_busy: bool = False
 
     @property
     def report(self) -> RoundReport:
@@ -140,6 +143,7 @@ class ComposedStrategy(Strategy):
         self._context: RoundContext | None = None
         self._objective_clients: frozenset[int] = frozenset()
         self._evaluation_clients: frozenset[int] = frozenset()
+        self._last_round = self.communication.last_round
 
     def _build_model_store(self) -> ModelStore:
         """Return the store of the models that clients under way were sent."""
@@ -290,9 +294,13 @@ class ComposedStrategy(Strategy):
     def build_waiting_grid(self, grid: Grid) -> WaitingGrid:
         """Return a grid that waits for the strategy's quorum."""
         is_quorum = self._is_quorum if self.communication.closes_early else None
-        grace = self.communication.quorum.grace_seconds
-        once = _should_read_once(type(self))
-        return WaitingGrid(grid, is_quorum=is_quorum, grace_seconds=grace, one_by_one=once)
+        return WaitingGrid(
+            grid,
+            is_quorum=is_quorum,
+            grace_seconds=self.communication.quorum.grace_seconds,
+            one_by_one=_should_read_once(type(self)),
+            keeps_late=self.communication.counts_by_real_clock,
+        )
 
     def _is_quorum(self, arrival: Arrival) -> bool:
         return self._session.is_quorum(arrival)
@@ -316,11 +324,13 @@ class ComposedStrategy(Strategy):
         """Return one train message for each node that hosts a selected client."""
         # A plan is over the clients that can be reached now, so connections are noted first.
         self._update_population(grid)
-        plan = self._plan_round(server_round)
         session, model, priority = self._session, view_arrays(arrays), self.population.priority
+        by_real_clock = self.communication.counts_by_real_clock
+        blocked = session.find_blocked_clients(grid) if by_real_clock else ()
+        plan = self._plan_round(server_round, blocked)
         busy = self._state.clock.busy_clients if self.communication.virtual_clock else ()
         late, sent_models, training = None, None, plan.clients
-        if self.communication.late_updates is not None:
+        if self.communication.late_updates is not None and not by_real_clock:
             # Who arrives in this round is known before anybody trains, and only these do.
             late = open_late_round(
                 session,
@@ -334,9 +344,11 @@ class ComposedStrategy(Strategy):
             sent_models = late.select_models(self._sent_models, model)
             self._sent_records[server_round] = arrays
             training = tuple(late.start_rounds)
-        clients_by_node = session.open_exchange(grid, training, model, priority=priority, busy=busy)
+        clients_by_node = session.open_exchange(
+            grid, training, model, priority=priority, busy=busy, joins_earlier=by_real_clock
+        )
         # All inputs of the round are fixed here: aggregate_train decides from them alone.
-        self._context = context = start_round(
+        context = start_round(
             server_round,
             plan,
             model,
@@ -357,7 +369,16 @@ class ComposedStrategy(Strategy):
                 context, self._state.objective, priority, self._sent_records
             ).items()
         }
-        return session.build_messages(contents, MessageType.TRAIN, server_round, config)
+        messages = session.build_messages(contents, MessageType.TRAIN, server_round, config)
+        if by_real_clock:
+            # Who arrives is known only when the round closes: now, who may.
+            open_late = open_by_real_clock(
+                session, server_round, plan, before=self._state.under_way, blocked=blocked
+            )
+            models = open_late.select_models(self._sent_models, model)
+            context = replace(context, open_late=open_late, sent_models=models)
+        self._context = context
+        return messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -370,6 +391,8 @@ class ComposedStrategy(Strategy):
         # 1. Receive. Each update is validated on arrival, so that no rule ever reads a bad one, and
         #    added up if its weight is known, so that no more than one model is in memory.
         results = receive_updates(replies, context, session)
+        if context.open_late is not None:
+            context = replace(context, late=context.open_late.close(session, results))
         # 2. Close. Who replied too late is known only now, and must not count for any rule.
         closing = close_round(context, results, session, state, population.priority)
         outcomes = closing.outcomes
@@ -445,6 +468,8 @@ class ComposedStrategy(Strategy):
     ) -> Iterable[Message]:
         """Return the messages that request F_k(w_{t+1}) and test metrics."""
         communication = self.communication
+        if communication.counts_by_real_clock and server_round == self._last_round:
+            self._session.wait_until_trained(grid)  # so that the last model is tested by all
         if communication.is_dynamic:
             self._update_population(grid, evaluating=True)
         clients: tuple[int, ...] = ()
@@ -571,7 +596,8 @@ class ComposedStrategy(Strategy):
         self._state = update_objective(
             self._state, self._objective_clients, evaluations, reuse_last=reuse_last
         )
-        self._step_result = replace(self._step_result, evaluations=evaluations)
+        some_busy = self.communication.counts_by_real_clock and self._session.has_busy_clients
+        self._step_result = replace(self._step_result, evaluations=evaluations, some_busy=some_busy)
 
     # --- parts -------------------------------------------------------------------------------
 
@@ -583,8 +609,11 @@ class ComposedStrategy(Strategy):
             self.population = population
             self._next_plan = None
 
-    def _plan_round(self, server_round: int) -> RoundPlan:
-        """Return the plan of a round; the previous round may ask for it early."""
+    def _plan_round(self, server_round: int, blocked: tuple[int, ...] = ()) -> RoundPlan:
+        """Return the plan of a round; the previous round may ask for it early.
+
+        ``blocked`` has the clients whose nodes train for others.
+        """
         if self._next_plan is not None and self._next_plan[0] == server_round:
             return self._next_plan[1]
         available = self.communication.get_available_clients(self._session.registry)
@@ -594,11 +623,12 @@ class ComposedStrategy(Strategy):
             available=available,
             under_way=None
             if late is None
-            else ClientsUnderWay(self._state.under_way.client, late.concurrency),
+            else ClientsUnderWay(self._state.under_way.client, late.concurrency, blocked),
         )
         plan = self.rules.plan_round(server_round - 1, self.population, reports)
         plan = replace(plan, clients_apply_gate=self.communication.is_native)
-        if available is None and plan.is_final:  # otherwise its inputs may still change
+        # Otherwise its inputs may still change.
+        if available is None and plan.is_final and not self.communication.counts_by_real_clock:
             self._next_plan = server_round, plan
         return plan
 

@@ -11,7 +11,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +88,12 @@ class ReplyReader:
         self._readers: list[threading.Thread] = []
         self._changed = threading.Condition()
 
-    def poll(self, expires_at: Mapping[str, float], max_bytes: Mapping[str, int]) -> None:
+    def poll(
+        self,
+        expires_at: Mapping[str, float],
+        max_bytes: Mapping[str, int],
+        unasked: Collection[str] = (),
+    ) -> None:
         """Look once for replies to these messages, and start to read the available ones.
 
         Parameters
@@ -97,10 +102,12 @@ class ReplyReader:
             Time to give up each message's reply, by the monotonic clock.
         max_bytes : mapping
             Largest size of each reply, in bytes.
+        unasked : collection of str
+            The messages among them for whose replies not to look this time.
         """
         # The SuperLink hands out a reply only once.
         self._started &= expires_at.keys()
-        keys = [key for key in expires_at if key not in self._started]
+        keys = [key for key in expires_at if key not in self._started and key not in unasked]
         batches = [[key] for key in keys] if self._one_by_one else [keys] if keys else []
         for batch in batches:
             for stored, tree in self._pull_stored(batch):

@@ -46,11 +46,11 @@ class ExpectedReply:
 def find_origin_problem(reply: Message, expected_reply: ExpectedReply) -> str | None:
     """Return why this is not a reply to the message we sent, or None if it is."""
     metadata = reply.metadata
-    if metadata.group_id != expected_reply.group_id and (
-        metadata.group_id or not expected_reply.allows_any_group
-    ):
-        return f"a reply to '{metadata.group_id}', asked was '{expected_reply.group_id}'"
     pushed = expected_reply.sent_metadata.get(metadata.src_node_id)
+    # Where late updates count, a node may reply to the message of an earlier round.
+    group = expected_reply.group_id if pushed is None else pushed.group_id
+    if metadata.group_id != group and (metadata.group_id or not expected_reply.allows_any_group):
+        return f"a reply to '{metadata.group_id}', asked was '{group}'"
     expected = "" if pushed is None else pushed.message_id
     if expected and metadata.reply_to_message_id and metadata.reply_to_message_id != expected:
         return "a reply to another message than the one that its node was sent"

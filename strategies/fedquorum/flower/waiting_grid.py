@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from itertools import repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeGuard
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.app.message.message import make_message
 from flwr.common.constant import ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
@@ -108,6 +109,11 @@ class PendingMessage:
         """The node to which the message was sent."""
         return int(self.message.metadata.dst_node_id)
 
+    @property
+    def is_training(self) -> bool:
+        """Whether the node was asked to train."""
+        return bool(self.message.metadata.message_type == MessageType.TRAIN)
+
     def build_arrival(self, reply: Message | Exception, arrived_at: float) -> Arrival:
         """Return a reply as an arrival, with this node and this message as its origin."""
         seconds = arrived_at - self.sent_at
@@ -154,6 +160,9 @@ class WaitingGrid(Grid):
     one_by_one : bool
         Whether ``send_and_receive`` yields each reply once, as it arrives. By default it returns a
         list, as Flower's grids do: strategies such as Flower's adaptive clipping read it twice.
+    keeps_late : bool
+        Whether a train reply that arrives after its exchange is handed out in a later exchange of
+        training, as long as its message has not expired. By default only its time is noted.
 
     Attributes
     ----------
@@ -170,8 +179,12 @@ class WaitingGrid(Grid):
         is_quorum: Callable[[Arrival], bool] | None = None,
         grace_seconds: float = 0.0,
         one_by_one: bool = False,
+        keeps_late: bool = False,
     ) -> None:
         self._one_by_one = one_by_one
+        self._keeps_late = keeps_late
+        self._joins_earlier = False
+        self._held = deque[Arrival]()  # train replies between two exchanges of training
         self._grid = unwrap_grid(grid)
         self._quorum_check = is_quorum
         self._grace_seconds = grace_seconds
@@ -202,14 +215,39 @@ class WaitingGrid(Grid):
             if message.expires_at > now and key not in self._pushed
         )
 
+    @property
+    def training_nodes(self) -> frozenset[int]:
+        """The nodes with a train message that has not expired."""
+        now = time.monotonic()
+        return frozenset(
+            message.node
+            for message in self._pending.values()
+            if message.is_training and message.expires_at > now
+        )
+
+    def find_nodes_under_way(self) -> frozenset[int]:
+        """Return these nodes, and those whose replies wait for the next exchange of training."""
+        self._hold_arrivals()
+        return self.training_nodes.union(arrival.node for arrival in self._held)
+
+    def _hold_arrivals(self) -> None:
+        """Store the replies that have arrived since the last exchange."""
+        while (arrived := self._get_next(0.0)) is not None:
+            self._store_arrival(*arrived)
+
     def take_late_arrivals(self) -> list[Arrival]:
         """Return and forget the replies that arrived after the end of their exchange."""
         late, self._late_arrivals = self._late_arrivals, []
         return late
 
-    def limit_replies(self, max_bytes: Mapping[int, int]) -> None:
-        """Limit the size of these nodes' replies, from the next exchange on."""
+    def limit_replies(self, max_bytes: Mapping[int, int], *, joins_earlier: bool = False) -> None:
+        """Limit the size of these nodes' replies, from the next exchange on.
+
+        With ``joins_earlier`` the next exchange also waits for the replies to earlier train
+        messages, and begins with those that have arrived meanwhile (``keeps_late``).
+        """
         self._max_bytes = dict(max_bytes)
+        self._joins_earlier = joins_earlier
 
     # --- exchanges ---------------------------------------------------------------------------
 
@@ -248,21 +286,33 @@ class WaitingGrid(Grid):
             replies = self._grid.send_and_receive(messages, timeout=timeout)
             arrivals = map(_build_arrival, replies, repeat(started))
             return map(self._note_seconds, arrivals)
+        if self._keeps_late:
+            self._hold_arrivals()  # before their messages expire
         waiting = self._push_in_time(messages, timeout, deadline)
-        return map(self._note_seconds, self._wait_for_arrivals(waiting, deadline))
+        held = deque[Arrival]()
+        if self._joins_earlier:
+            waiting |= {key for key, message in self._pending.items() if message.is_training}
+            held, self._held = self._held, held
+        return map(self._note_seconds, self._wait_for_arrivals(waiting, deadline, held))
 
     def _note_seconds(self, arrival: Arrival) -> Arrival:
         """Note an arrival's time and return the arrival; unlike a loop, ``map`` holds none."""
         self.seconds[arrival.node] = arrival.seconds
         return arrival
 
-    def _wait_for_arrivals(self, waiting: set[str], deadline: float) -> Iterator[Arrival]:
-        """Yield the replies to these messages until the exchange closes."""
+    def _wait_for_arrivals(
+        self, waiting: set[str], deadline: float, held: deque[Arrival] | None = None
+    ) -> Iterator[Arrival]:
+        """Yield the replies to these messages until the exchange closes; first those held."""
+        closes = deadline
+        while held:
+            if closes == deadline and self._is_quorum(held[0]):
+                closes = min(deadline, time.monotonic() + self._grace_seconds)
+            yield held.popleft()
         if not waiting:
             return
-        closes = deadline
         with self._start_polling():
-            while waiting and (arrived := self._get_next(closes)) is not None:
+            while waiting and (arrived := self._get_next(self._limit(closes, waiting))) is not None:
                 key, arrival = arrived
                 # A reply that arrived while the reader worked on another one may be late.
                 if key not in waiting or arrival.arrived_at > closes:
@@ -274,6 +324,25 @@ class WaitingGrid(Grid):
                 yield arrival
                 del arrived, arrival  # before the next is waited for: one reply at a time
         self.closed_early = bool(waiting) and closes < deadline
+
+    def _limit(self, closes: float, waiting: Collection[str]) -> float:
+        """Return when an exchange closes at the latest: at the expiry of its last message."""
+        if not self._joins_earlier:
+            return closes
+        expiries = (self._pending[key].expires_at for key in waiting if key in self._pending)
+        return min(closes, max(expiries, default=closes))
+
+    def wait_until_trained(self) -> None:
+        """Wait until no connected node trains, or the messages of all that do have expired."""
+        self._joins_earlier, quorum_check, self._quorum_check = True, self._quorum_check, None
+        while nodes := self.training_nodes:
+            if not nodes.intersection(self.get_node_ids()):
+                break
+            waiting = {key for key, message in self._pending.items() if message.is_training}
+            until = time.monotonic() + MAX_POLL_SECONDS
+            for _ in self._wait_for_arrivals(waiting, until):
+                pass  # no later round could count it
+        self._joins_earlier, self._quorum_check = False, quorum_check
 
     def _is_quorum(self, arrival: Arrival) -> bool:
         if self._quorum_check is None or arrival.message.has_error():
@@ -324,6 +393,8 @@ class WaitingGrid(Grid):
         if key in self._pushed:
             self._pushed.remove(key)
             self._stored_replies[key] = arrival.message
+        elif self._keeps_late and arrival.message.metadata.message_type == MessageType.TRAIN:
+            self._held.append(arrival)
         else:
             # Only its time of arrival matters, and whether it is a reply at all.
             shell = arrival.message
@@ -349,8 +420,10 @@ class WaitingGrid(Grid):
                 return None
             if key == "" and isinstance(reply, Exception):
                 raise reply
-            if (message := self._pending.pop(key, None)) is not None:
-                return key, message.build_arrival(reply, arrived_at)
+            message = self._pending.pop(key, None)
+            if message is None or (self._keeps_late and arrived_at > message.expires_at):
+                continue  # a reply that the store repeats, or one that came too late
+            return key, message.build_arrival(reply, arrived_at)
 
     def _wait_for_reply(self, closes: float) -> None:
         """Let an ``AwaitableGrid`` wait for the next reply, until the exchange closes."""
@@ -380,8 +453,7 @@ class WaitingGrid(Grid):
         if not self._can_wait:
             return self._grid.pull_messages(message_ids)
         self._check_replies(self._pending)
-        while (arrived := self._get_next(0.0)) is not None:
-            self._store_arrival(*arrived)
+        self._hold_arrivals()
         return [self._stored_replies.pop(key) for key in message_ids if key in self._stored_replies]
 
     # --- looking for replies -----------------------------------------------------------------
@@ -429,10 +501,23 @@ class WaitingGrid(Grid):
             self._reply_reader.poll(
                 {key: message.expires_at for key, message in pending.items()},
                 {key: message.max_bytes for key, message in pending.items()},
+                unasked=self._find_unasked(pending),
             )
         elif pending:
             for reply in self._grid.pull_messages(list(pending)):
                 self._deliver(reply.metadata.reply_to_message_id, reply)
+
+    def _find_unasked(self, pending: Mapping[str, PendingMessage]) -> frozenset[str]:
+        """Return the train messages of nodes that are away, where late replies count.
+
+        The SuperLink answers for a node that it takes for lost, and deletes the message: the reply
+        of a node that comes back would be refused. So nobody asks as long as the node is away.
+        """
+        training = [key for key, message in pending.items() if message.is_training]
+        if not self._keeps_late or not training:
+            return frozenset()
+        connected = frozenset(self._grid.get_node_ids())
+        return frozenset(key for key in training if pending[key].node not in connected)
 
     # --- delegation to the inner grid --------------------------------------------------------
 

@@ -40,11 +40,11 @@ from .values import (
 TEST_GROUPS = ("priority", "non_priority", "all")
 """The groups of clients whose test splits every run summarizes; all exclude held-out clients."""
 
-UNSEEN_GROUP, MEAN_GROUP = "held_out", "mean_model"
-"""The clients that never train; and all tested clients, evaluated on the mean of the models from
-which clients start."""
+UNSEEN_GROUP, MEAN_GROUP, FREE_GROUP = "held_out", "mean_model", "free"
+"""The clients that never train; all tested clients, evaluated on the mean of the models from which
+clients start; and, in place of all, those whose nodes did not train during the evaluation."""
 
-OPTIONAL_GROUPS = (UNSEEN_GROUP, MEAN_GROUP, *PERSONAL_MODELS)
+OPTIONAL_GROUPS = (UNSEEN_GROUP, MEAN_GROUP, FREE_GROUP, *PERSONAL_MODELS)
 """Groups that only some runs have; the last ones are all tested clients that train, each evaluated
 on a model of its own."""
 
@@ -181,6 +181,7 @@ def build_round_record(
     hooks: Hooks = NO_HOOKS,
     previous: RoundRecord | None = None,
     mean_model: Sequence[ClientEvaluation] = (),
+    some_busy: bool = False,
 ) -> RoundRecord:
     """Return the record of a round.
 
@@ -191,6 +192,7 @@ def build_round_record(
     of the rules, of which ``columns`` and ``report`` add numbers to the groups of the test split.
     ``previous``: the record of the previous round, for sums over rounds. ``mean_model``: the
     clients' evaluations of the mean of the models from which they start, if the rules have one.
+    ``some_busy``: whether clients were not evaluated because their nodes trained.
     """
     sample = report.plan.replacement_sample
     return RoundRecord(
@@ -221,9 +223,16 @@ def build_round_record(
         late_replies=report.late_replies,
         simulated_seconds=report.simulated_seconds,
         test=summarize_evaluations(
-            evaluations, metric, all_evaluated, hooks=hooks, mean_model=mean_model
+            evaluations,
+            metric,
+            all_evaluated,
+            hooks=hooks,
+            mean_model=mean_model,
+            some_busy=some_busy,
         ),
-        validation=summarize_evaluations(evaluations, metric, all_evaluated, "validation"),
+        validation=summarize_evaluations(
+            evaluations, metric, all_evaluated, "validation", some_busy=some_busy
+        ),
         refused=report.rejection_reason,
         update_norm=report.update_norm,
     )
@@ -275,6 +284,7 @@ def summarize_evaluations(
     *,
     hooks: Hooks = NO_HOOKS,
     mean_model: Sequence[ClientEvaluation] = (),
+    some_busy: bool = False,
 ) -> SplitSummary | None:
     """Return ``test`` or ``validation`` of a round's record; None without an evaluation.
 
@@ -294,6 +304,8 @@ def summarize_evaluations(
     mean_model : sequence of ClientEvaluation
         The clients' evaluations of the mean of the models from which they start; empty if there is
         no such mean.
+    some_busy : bool
+        Whether clients were not evaluated because their nodes trained.
     """
     if split != "test":
         hooks = NO_HOOKS
@@ -316,10 +328,14 @@ def summarize_evaluations(
             non_priority, metric, non_priority["num_examples"], report
         ),
         "all": _summarize_group(registered, metric, registered["num_examples"], report)
-        if all_evaluated
+        if all_evaluated and not some_busy
         else None,
         **_summarize_mean_model(mean_model, metric),
     }
+    if all_evaluated and some_busy:
+        groups[FREE_GROUP] = _summarize_group(
+            registered, metric, registered["num_examples"], report
+        )
     if is_held_out.any():
         groups[UNSEEN_GROUP] = _summarize_group(held_out, metric, held_out["num_examples"], report)
     for model in PERSONAL_MODELS:

@@ -186,6 +186,7 @@ class Runner:
                 bytes_up=result.traffic.bytes_up - self._before.bytes_up,
                 seconds=time.monotonic() - self._started,
                 state_bytes=result.state_bytes,
+                some_busy=result.some_busy,
                 previous=self._previous,
                 **facts,
             )

@@ -8,7 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 from ..records.reader import POPULATION_FILE, Run, read_dataset, read_population
-from ..records.round_record import MEAN_GROUP, TEST_GROUPS, UNSEEN_GROUP, RoundRecord
+from ..records.round_record import (
+    FREE_GROUP,
+    MEAN_GROUP,
+    TEST_GROUPS,
+    UNSEEN_GROUP,
+    RoundRecord,
+)
 from ..rules.metrics import get_metric
 from .chart_spec import (
     NO_BOUNDS,
@@ -49,17 +55,18 @@ def select_plotted_methods(groups: Sequence[Group]) -> tuple[PlottedMethod, ...]
 def select_tested_groups(methods: Sequence[PlottedMethod]) -> tuple[str, ...]:
     """Return the client groups to draw: priority and non-priority, or all if all have priority.
 
-    Held-out clients come last.
+    Then come those on free nodes, where others trained during an evaluation; held-out clients come
+    last.
     """
     tested = {
         name
-        for name in (*TEST_GROUPS, UNSEEN_GROUP)
+        for name in (*TEST_GROUPS, FREE_GROUP, UNSEEN_GROUP)
         for method in methods
         for run in method.group.counted_runs
         if any(is_tested(record, name) for record in run.rounds)
     }
     is_split = "non_priority" in tested or "all" not in tested
-    names = (*(("priority", "non_priority") if is_split else ("all",)), UNSEEN_GROUP)
+    names = (*(("priority", "non_priority") if is_split else ("all", FREE_GROUP)), UNSEEN_GROUP)
     return tuple(name for name in names if name in tested)
 
 

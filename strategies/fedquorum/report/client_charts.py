@@ -178,6 +178,7 @@ def _read_last_evaluation(run: Run, clients: str, column: str) -> ColumnArray:
         "priority": table["priority"] == 1,
         "non_priority": (table["priority"] == 0) & ~held_out,
         "all": ~held_out,
+        "free": ~held_out,
         "held_out": held_out,
     }
     values: ColumnArray = table[column][last & tested & masks[clients]]

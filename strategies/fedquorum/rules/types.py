@@ -298,10 +298,19 @@ class ClientsUnderWay:
     """The clients that were asked and have not replied yet, ascending, shape (m,).
 
     ``concurrency`` is M, the largest number of clients that may be under way; None for all.
+    ``blocked`` has the other clients on nodes that train: a node handles one message at a time.
     """
 
     clients: IntArray
     concurrency: int | None = None
+    blocked: tuple[int, ...] = ()
+
+    def find_free(self, clients: IntArray) -> IntArray:
+        """Return those of ``clients`` that can be asked, ascending."""
+        free = np.setdiff1d(clients, self.clients, assume_unique=True)
+        if not self.blocked:
+            return free
+        return np.setdiff1d(free, np.array(self.blocked, dtype=np.int64), assume_unique=True)
 
 
 @nan_equals_nan

@@ -87,18 +87,17 @@ class ReplyCounter:
 
     Parameters
     ----------
-    quorum : Quorum
-    selected, priority : collection of int
-        The selected clients, and the priority clients.
+    clients : collection of int
+        The clients whose replies count.
+    num_required : int
+        The number of replies that is enough.
     """
 
-    def __init__(
-        self, quorum: Quorum, selected: Collection[int], priority: Collection[int]
-    ) -> None:
-        self._waiting, self._enough = quorum.find_required_replies(selected, priority)
-        self._missing = set(self._waiting)
+    def __init__(self, clients: Collection[int], num_required: int) -> None:
+        self._count, self._enough = len(clients), num_required
+        self._missing = set(clients)
 
     def add(self, clients: Iterable[int]) -> bool:
         """Count the replies of these clients, and say whether the count is a quorum."""
         self._missing.difference_update(clients)
-        return len(self._waiting) - len(self._missing) >= self._enough
+        return self._count - len(self._missing) >= self._enough

@@ -3,14 +3,16 @@
 A message that was sent at time b_k is answered d_k seconds later, or expires after ``deadline``
 seconds, over however many rounds close meanwhile. A round closes once K replies of any age have
 arrived, plus the grace period, or when nobody is left to wait for. Updates that are older than the
-limit count neither for the model nor for K. Everything here is a pure function of simulated
-seconds, and works on arrays: no step takes longer for each client that stays under way.
+limit count neither for the model nor for K. Under a virtual clock everything follows from simulated
+seconds, on arrays: no step takes longer for each client that stays under way. By the real clock the
+grid has seen who replied (``sort_by_reply``).
 
 Shapes: m is the number of clients under way.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -21,6 +23,7 @@ from ..rules.types import BoolArray, FloatArray, IntArray
 from .virtual_clock import TIME_TOLERANCE
 
 UNDER_WAY_REASON = "under way: its update counts in the round in which it arrives"
+LOST_REASON = "lost: the run was interrupted while it was under way"
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +38,7 @@ class UnderWay:
     sent_at : FloatArray
         The time of the message, in simulated seconds.
     seconds : FloatArray
-        The time from the message to the reply.
+        The time from the message to the reply; infinite as long as nobody knows it.
     """
 
     client: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -59,6 +62,14 @@ class UnderWay:
                 order
             ],
         )
+
+    def merge(self, other: Self) -> Self:
+        """Return the clients of both, of which none is in both."""
+        joined = [
+            np.concatenate([getattr(self, item.name), getattr(other, item.name)])
+            for item in fields(self)
+        ]
+        return type(self)(*(column[np.argsort(joined[0])] for column in joined))
 
     def select(self, mask: BoolArray) -> Self:
         """Return the clients of a mask, shape (m,)."""
@@ -104,6 +115,8 @@ class LateClosing:
         The clients that replied with an update older than the limit.
     under_way : UnderWay
         The others.
+    lost : UnderWay
+        The clients whose messages were lost with an interrupted run.
     """
 
     now: float
@@ -111,6 +124,52 @@ class LateClosing:
     expired: UnderWay
     too_old: UnderWay
     under_way: UnderWay
+    lost: UnderWay = field(default_factory=UnderWay)
+
+
+def sort_by_reply(
+    under_way: UnderWay,
+    server_round: int,
+    *,
+    seconds: Mapping[int, float],
+    expired: Collection[int],
+    lost: Collection[int],
+    max_staleness: int | None,
+) -> LateClosing:
+    """Close a round by the real clock, where the grid has seen who replied.
+
+    Parameters
+    ----------
+    under_way : UnderWay
+        All clients under way, also those asked in this round.
+    server_round : int
+        The round, from 1.
+    seconds : mapping of int to float
+        Seconds from the message to the reply, of each client that replied.
+    expired, lost : collection of int
+        The clients whose messages expired, and those whose messages an interrupted run lost.
+    max_staleness : int, optional
+        The largest staleness of an update that counts.
+    """
+    replied, has_expired, is_lost = (
+        np.isin(under_way.client, np.array([*clients], dtype=np.int64))
+        for clients in (seconds, expired, lost)
+    )
+    under_way = replace(
+        under_way,
+        seconds=np.array([seconds.get(k, math.inf) for k in under_way.client.tolist()]),
+    )
+    is_countable = replied
+    if max_staleness is not None:
+        is_countable = replied & (server_round - under_way.start_round <= max_staleness)
+    return LateClosing(
+        0.0,
+        under_way.select(is_countable),
+        under_way.select(has_expired),
+        under_way.select(replied & ~is_countable),
+        under_way.select(~(replied | has_expired | is_lost)),
+        under_way.select(is_lost),
+    )
 
 
 def close_late_round(

@@ -188,10 +188,8 @@ def test_a_message_expires_and_an_old_update_is_refused() -> None:
     assert sent == {"sent.5.w"}
 
 
-def test_late_updates_are_refused_without_a_virtual_clock() -> None:
-    """And with a quorum of priority clients, and with rules by losses."""
-    with pytest.raises(ParameterError, match="late_replies must be discard without simulated"):
-        NativeProtocol(late_updates=LateUpdates())
+def test_late_updates_are_refused_where_they_cannot_count() -> None:
+    """With a quorum of priority clients, and with rules by losses."""
     with pytest.raises(ParameterError, match="quorum_clients must be asked with late_replies"):
         NativeProtocol(virtual_clock=True, quorum=Quorum(2, "priority"), late_updates=LateUpdates())
     with pytest.raises(ParameterError, match="late_replies must be discard with qfedavg"):

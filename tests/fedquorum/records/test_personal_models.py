@@ -122,7 +122,6 @@ def test_the_columns_of_a_run_with_such_models(tmp_path: Path) -> None:
     names = pq.read_schema(file).names
     assert [name for name in names if name.startswith(FINETUNED)] == [
         "finetuned_epochs",
-        "finetuned_epochs",
         "finetuned_loss",
         *(
             f"finetuned_{split}_{name}"

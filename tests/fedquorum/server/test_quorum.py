@@ -15,7 +15,7 @@ def is_quorum(
     quorum: Quorum, selected: Collection[int], replied: Collection[int], priority: Collection[int]
 ) -> bool:
     """Say whether these replies, in this order, are a quorum."""
-    counter = ReplyCounter(quorum, selected, priority)
+    counter = ReplyCounter(*quorum.find_required_replies(selected, priority))
     before = counter.add(())
     for client in replied:
         now = counter.add([client])

@@ -122,7 +122,7 @@ class Sampling:
         if limit is None and self.fraction < 1.0:
             usual = self.sample(t, population, replace(reports, under_way=None))
             clients = np.array(usual.clients, dtype=np.int64)
-        free = np.setdiff1d(clients, under_way.clients, assume_unique=True)
+        free = under_way.find_free(clients)
         if limit is not None:
             size = min(len(free), max(0, limit - len(under_way.clients)))
             if size < len(free):
