@@ -98,7 +98,7 @@ def test_the_columns_of_models_of_the_clients_own() -> None:
 
 def test_the_spread_over_clients() -> None:
     """What ``test`` says beside weighted means."""
-    text = get_section(RECORDS_PAGE, "`rounds.jsonl`").partition("`global_loss`:")[2]
+    text = get_section(RECORDS_PAGE, "`rounds.jsonl`").partition("the number of epochs:")[2]
     assert {*compute_dispersion(np.array([0.5, 0.7]), higher_is_better=True)} < {*parse_table(text)}
 
 

@@ -294,7 +294,7 @@ MISTAKES = {
         "server_optimizer.beta2 must be a number >= 0 and < 1, got 1.0"
     ),
     "strategy=composed strategy/selection=some": (
-        "strategy/selection must be one of after_warmup, alone, custom, epsilon_gate, everyone, "
+        "strategy/selection must be one of after_warmup, custom, epsilon_gate, everyone, "
         "power_of_choice, "
         "priority_only"
     ),
@@ -446,11 +446,11 @@ MISPLACED = {
     f"{COMPOSED}strategy.selection.name=everyone": "(type strategy/selection=everyone)",
     f"{COMPOSED}'strategy.selection=[everyone]'": "; type strategy/selection=NAME",
     f"{COMPOSED}strategy.selection=null": "; type strategy/selection=NAME",
-    f"{COMPOSED}+strategy.selection=alone": "(type strategy/selection=NAME)",
-    f"{COMPOSED}++strategy.selection=alone": "(type strategy/selection=alone)",
+    f"{COMPOSED}+strategy.selection=everyone": "(type strategy/selection=NAME)",
+    f"{COMPOSED}++strategy.selection=everyone": "(type strategy/selection=everyone)",
     f"{COMPOSED}~strategy.selection": "(type strategy/selection=NAME)",
-    f"{COMPOSED}strategy.selection=alone,everyone": (
-        "(type fedquorum -m strategy/selection=alone,everyone for a sweep)"
+    f"{COMPOSED}strategy.selection=everyone,everyone": (
+        "(type fedquorum -m strategy.selection=everyone,everyone for a sweep)"
     ),
     "strategy.participation=fedau": "(type strategy=composed strategy/participation=NAME)",
     "strategy.weighting.path=a.py:B": "(type strategy=composed strategy/weighting=NAME)",
