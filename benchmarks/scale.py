@@ -105,12 +105,12 @@ def build_job(
     return {**description, "overrides": overrides, "records": str(folder / name)}
 
 
-def write_data(path: Path, clients: int) -> None:
+def write_data(path: Path, clients: int, *, num_train_rows: int = NUM_TRAIN_ROWS) -> None:
     """Write the file of a federation in which the clients share no rows."""
     rng = np.random.default_rng(0)
     direction = rng.standard_normal(DIMENSION).astype(np.float32)
     arrays: dict[str, Any] = {}
-    for split, rows in (("train", NUM_TRAIN_ROWS), ("test", NUM_TEST_ROWS)):
+    for split, rows in (("train", num_train_rows), ("test", NUM_TEST_ROWS)):
         x = rng.standard_normal((rows * clients, DIMENSION), dtype=np.float32)
         noise = rng.standard_normal(len(x), dtype=np.float32)
         arrays[f"x_{split}"] = x
@@ -212,6 +212,7 @@ def compute_costs(
     return {
         "setup": cpu[0] if cpu else time.time() - started - sum(wall),
         "round_ms": 1000 * typical,
+        "rounds_s": sum(spent[:-1]),
         "round_wall_ms": 1000 * statistics.median(wall[NUM_WARMUP_ROUNDS:-1]),
         "evaluation": evaluation,
         "evaluated": job["clients"] / evaluation,

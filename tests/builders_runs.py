@@ -9,6 +9,15 @@ import pyarrow.parquet as pq
 from conf.compose import compose_overrides
 from server_app.runs.job import run_in_process
 
+COUNTING = (
+    "strategy=fedau",
+    "response_time=lognormal",
+    "engine.late_replies=count",
+    "engine.quorum=2",
+    "engine.concurrency=6",
+)
+"""The overrides of a run in which late updates count."""
+
 
 def make_client_overrides(count: int, priority: int, samples: int = 30) -> tuple[str, ...]:
     """Return the overrides of ``count`` clients with little data, some of them with priority."""

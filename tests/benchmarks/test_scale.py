@@ -30,26 +30,34 @@ class EndedEarlyError(Exception):
 
 @dataclass(frozen=True)
 class Cost:
-    """The function calls of one round, of Python and C, and the peak memory of another one.
+    """The function calls of one round, of Python and C, its lines, and another one's peak memory.
 
-    The memory is in bytes above that before the round.
+    A line of a loop counts as often as it runs, also in a comprehension. The memory is in bytes
+    above that before the round.
     """
 
     calls: int
+    lines: int
     memory: int
 
 
-def measure_round(folder: Path, strategy: str, clients: int) -> Cost:
+def measure_round(folder: Path, strategy: str, clients: int, *words: str) -> Cost:
     """Measure the cost of a round in the middle of a run."""
-    calls, peak = 0, 0
+    calls, lines, peak, trace = 0, 0, 0, sys.gettrace()
 
     def count_call(_frame: Any, event: str, _argument: Any) -> None:
         nonlocal calls
         calls += event in {"call", "c_call"}
 
+    def count_line(_frame: Any, event: str, _argument: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return count_line
+
     def end_measured_round(self: RunWriter, finished: FinishedRound) -> None:
         nonlocal peak
         sys.setprofile(None)
+        sys.settrace(trace)
         if tracemalloc.is_tracing():
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
@@ -57,19 +65,22 @@ def measure_round(folder: Path, strategy: str, clients: int) -> Cost:
         end_round(self, finished)
         if finished.record.round == NUM_WARMUP_ROUNDS:
             sys.setprofile(count_call)
+            sys.settrace(count_line)
         elif finished.record.round > NUM_WARMUP_ROUNDS:
             gc.collect()
             tracemalloc.start()
 
     end_round = RunWriter.end_round
-    options = Namespace(rounds=100, engine="in-process", word=["engine.checkpoint_every=null"])
+    options = Namespace(
+        rounds=100, engine="in-process", word=["engine.checkpoint_every=null", *words]
+    )
     job = build_job(folder, strategy, clients, options)
     composed = compose_overrides(get_overrides(job))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunWriter, "end_round", end_measured_round)
         with pytest.raises(EndedEarlyError):
             run_in_process(composed, job["records"])
-    return Cost(calls, peak)
+    return Cost(calls, lines, peak)
 
 
 def get_overrides(job: dict[str, Any]) -> tuple[str, ...]:
@@ -83,7 +94,22 @@ def test_the_cost_of_a_round_depends_on_the_selected_clients(strategy: str, tmp_
     """Ten times as many clients need no more calls, and no memory beyond their arrays."""
     few, many = (measure_round(tmp_path, strategy, clients) for clients in (FEW, MANY))
     assert many.calls <= 1.05 * few.calls
+    assert many.lines <= 1.05 * few.lines
     assert many.memory - few.memory <= BYTES_PER_CLIENT * (MANY - FEW)
+
+
+@pytest.mark.slow
+def test_no_loop_runs_over_clients_that_are_neither_asked_nor_arriving(tmp_path: Path) -> None:
+    """Where late updates count, neither free clients nor those that stay under way cost a line."""
+    words = ("strategy.fraction=1", "response_time=lognormal", "engine.late_replies=count")
+    words += (f"engine.quorum={CLIENTS_PER_ROUND}",)
+    usual = measure_round(tmp_path, "fedau", FEW, *words, "engine.concurrency=100")
+    free = measure_round(tmp_path, "fedau", MANY, *words, "engine.concurrency=100")
+    under_way = measure_round(tmp_path, "fedau", MANY, *words, "engine.concurrency=4000")
+    # A loop over the other clients would run 3,900 lines or more; a few models differ.
+    for cost in (free, under_way):
+        assert cost.calls < usual.calls + 2_000
+        assert cost.lines < usual.lines + 3_000
 
 
 def test_records_list_the_selected_clients(tmp_path: Path) -> None:

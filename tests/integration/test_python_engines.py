@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders_runs import run_here
+from tests.builders_runs import COUNTING, run_here
 from tests.cases import is_long
 from tests.integration.conftest import Outcome, Shell, assert_same_bits
 
@@ -55,12 +55,14 @@ def test_runs_on_ray(tmp_path: Path) -> None:
 def test_runs_on_flower(flower: Shell, tmp_path: Path, berka_file: Path) -> None:
     """By ``flwr run``, whose true status is the run's; an error has Flower's words.
 
-    A client a node: test_bundle.py has 2 nodes, and test_same_bits.py other presets.
+    A client a node, and late updates count: test_bundle.py has 2 nodes, and test_same_bits.py other
+    presets.
     """
-    data = {"data.path": str(berka_file)}
+    late = dict(override.split("=") for override in COUNTING)
+    data = {"data.path": str(berka_file)} | late
     engine = {"experiment": "aaggff/berka", "engine": "flower", "engine.num_supernodes": 7} | data
     script = SCRIPT.format(rounds=ROUNDS, engine=engine, outputs=["run"], mistake=is_long())
     (flower.cwd / "script.py").write_text(script)
     done = flower("python", "script.py")
-    assert_as_in_process(done, [flower.cwd / "run"], tmp_path, "experiment=aaggff/berka")
+    assert_as_in_process(done, [flower.cwd / "run"], tmp_path, "experiment=aaggff/berka", *COUNTING)
     assert ("\nerror: the Flower run " in done.stdout) == is_long()

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from fedquorum.records.runner import Runner
 
-from tests.builders_runs import run_here
+from tests.builders_runs import COUNTING, read_rows, run_here
 from tests.cases import is_long
 from tests.integration.conftest import Shell, assert_same_bits
 
@@ -29,17 +29,19 @@ AAGGFF = "experiment=aaggff/berka"
 PRIVATE = "privacy=dp_adaptive_client"
 # To measure F on 60,000 images takes longer than to train.
 FEWER_IMAGES = () if is_long() else ("data.num_clients=50", "data.samples_per_client=80")
+LATE = "engine.late_replies=count"
+CHECKPOINT_EVERY = 5
 PRESETS = {
-    FEDALIGN: (FEDALIGN, f"rounds={ROUNDS}", "engine.checkpoint_every=5"),
+    FEDALIGN: (FEDALIGN, f"rounds={ROUNDS}", f"engine.checkpoint_every={CHECKPOINT_EVERY}"),
     FEDAU: (
         FEDAU,
         *FEWER_IMAGES,
         "model=logistic_regression",
         f"rounds={ROUNDS}",
         "evaluation.every=6",
-        "engine.checkpoint_every=5",
+        f"engine.checkpoint_every={CHECKPOINT_EVERY}",
     ),
-    AAGGFF: (AAGGFF, f"rounds={ROUNDS}", "engine.checkpoint_every=5"),
+    AAGGFF: (AAGGFF, f"rounds={ROUNDS}", f"engine.checkpoint_every={CHECKPOINT_EVERY}"),
     PRIVATE: (
         "experiment=custom",
         f"rounds={ROUNDS}",
@@ -48,7 +50,16 @@ PRESETS = {
         "availability=bernoulli",
         PRIVATE,
         "privacy.noise_multiplier=0",
-        "engine.checkpoint_every=5",
+        f"engine.checkpoint_every={CHECKPOINT_EVERY}",
+    ),
+    LATE: (
+        "experiment=custom",
+        f"rounds={ROUNDS}",
+        *COUNTING,
+        "response_time.by_class=[1,1,1,1,1,4,4,4,4,4]",
+        "evaluation.every=null",
+        "evaluation.every_seconds=10",
+        f"engine.checkpoint_every={CHECKPOINT_EVERY}",
     ),
 }
 FEW_IMAGES = () if is_long() else ("data.num_clients=12", "data.samples_per_client=40")
@@ -102,6 +113,12 @@ def test_killed_and_resumed(tmp_path: Path, whole: Whole, preset: str) -> None:
     assert process.exitcode == -signal.SIGKILL
     run_here(stopped, *words, f"resume={stopped}")
     assert_same_bits(stopped, whole(preset), ROUNDS)
+
+
+def test_updates_are_under_way_at_a_checkpoint(whole: Whole) -> None:
+    """The run that is killed resumes from one, and updates of earlier rounds count after it."""
+    rows = [row for row in read_rows(whole(LATE)) if row["staleness"]]
+    assert any(row["start_round"] <= CHECKPOINT_EVERY < row["round"] for row in rows)
 
 
 @pytest.fixture(scope="module")

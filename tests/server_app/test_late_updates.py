@@ -17,16 +17,18 @@ from fedquorum.report.client_status import ClientStatusTable
 from fedquorum.report.experiment import build_experiments
 from fedquorum.report.seed_groups import group_runs
 
-from tests.builders_runs import make_client_overrides, read_rounds, read_rows, run_here
+from tests.builders_runs import (
+    COUNTING,
+    make_client_overrides,
+    read_rounds,
+    read_rows,
+    run_here,
+)
 from tests.fedquorum.records.made import change_table
 
 LATE = (
     *make_client_overrides(8, 8),
-    "response_time=lognormal",
-    "engine.late_replies=count",
-    "engine.quorum=2",
-    "engine.concurrency=6",
-    "strategy=fedau",
+    *COUNTING,
 )
 
 
