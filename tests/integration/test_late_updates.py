@@ -16,7 +16,7 @@ from tests.integration.deployed import Cable, Deployment, start_deployment
 NODE = Path(__file__).parent / "quick_supernode.py"
 NAMES = tuple(f"node-{client}" for client in range(5))
 GUARD = 240.0  # seconds
-LIFE = 60  # seconds, of a message
+LIFE = 90  # seconds, of a message
 WORDS = (
     *("data=synth", "data.num_clients=5", "data.num_priority=5", "data.sizes=equal"),
     *("client.local_epochs=1", "strategy=fedau", "rounds=5000", "evaluation.every=10"),

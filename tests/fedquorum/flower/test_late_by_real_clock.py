@@ -97,11 +97,11 @@ def summarize(decisions: dict[int, ClientDecision]) -> dict[int, tuple[str, int 
     return {k: (d.status, d.start_round) for k, d in decisions.items()}
 
 
-def expire_messages(grid: WaitingGrid) -> None:
-    """Let the life of all messages end, for which a test would have to wait."""
-    now = time.monotonic()
+def expire_messages(grid: WaitingGrid, seconds: float = 0.0) -> None:
+    """Let the life of all messages end soon, for which a test would have to wait."""
+    until = time.monotonic() + seconds
     pending = vars(grid)["_pending"]
-    pending |= {key: replace(message, expires_at=now) for key, message in pending.items()}
+    pending |= {key: replace(message, expires_at=until) for key, message in pending.items()}
 
 
 def wait_for_reply(run: Run, client: int) -> None:
@@ -229,6 +229,19 @@ def test_only_free_nodes_are_evaluated_until_the_last_round() -> None:
         assert summarize(
             {d.client: d for d in run.strategy.step_result.report.decisions}
         ).keys() == {0, 1}
+
+
+def test_a_reply_waits_at_the_superlink_while_others_are_evaluated() -> None:
+    """It takes no memory of the server, unless its message is about to expire."""
+    with start_run(2, LateUpdates()) as run:
+        slow, state = run.devices[2], run.federation.link.state
+        slow.gate.clear()
+        run.train()
+        slow.gate.set()
+        wait_for_reply(run, 2)
+        assert run.evaluate() == [0, 1]
+        assert state.num_message_res() == 1
+        assert summarize(run.train())[2] == ("trained", 1)
 
 
 def test_what_was_under_way_is_lost_with_an_interrupted_run() -> None:
