@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from fedquorum.flower.waiting_grid import Arrival, WaitingGrid
-from flwr.app import Message
+from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.app.message.message import remove_content_from_message
+from flwr.clientapp import ClientApp
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID
 from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
@@ -188,6 +189,29 @@ def build_object_tree(root: str, objects: Mapping[str, bytes]) -> ObjectTree:
 
 Behavior = Callable[[SuperNode, Message], None]
 """Handles a message of a node."""
+
+
+ENOUGH = 20.0  # seconds; a deadline for which no test waits
+
+
+class Device:
+    """A node with a ClientApp whose training ends when a test lets it."""
+
+    def __init__(self, app: ClientApp, index: int, nodes: int) -> None:
+        self._app = app
+        config: Any = {"partition-id": index, "num-partitions": nodes}
+        self._context = Context(1, index, config, RecordDict(), {})
+        self.gate = threading.Event()
+        self.gate.set()
+        self.asked: list[str] = []
+
+    def __call__(self, node: SuperNode, message: Message) -> None:
+        """Reply to a message; note its group."""
+        reply = self._app(message, self._context)
+        self.asked.append(message.metadata.group_id)
+        if message.metadata.message_type == MessageType.TRAIN:
+            assert self.gate.wait(ENOUGH)
+        node.push(reply)
 
 
 class Federation:

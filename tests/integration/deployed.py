@@ -128,18 +128,24 @@ class Deployment:
         )
 
     def start_script(
-        self, name: str, client: int, script: Path, *words: str
+        self,
+        name: str,
+        client: int,
+        script: Path,
+        *words: str,
+        port: int | None = None,
+        **variables: object,
     ) -> subprocess.Popen[bytes]:
         """Start a script that takes a SuperNode's options, with its own home and key."""
         home = self.folder / "devices" / name
         home.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, str(script), "--superlink", f"127.0.0.1:{self.port}"]
+        command = [sys.executable, str(script), "--superlink", f"127.0.0.1:{port or self.port}"]
         command += ["--root-certificates", str(self.folder / "tls" / "ca.pem")]
         command += ["--auth-supernode-private-key", str(self.make_key(name))]
         command += ["--node-config", f"client-id={client}", "--host", "127.0.0.1"]
         command += ["--port", str(find_free_port()), *words]
         path = f"{ROOT}{os.pathsep}{ROOT / 'strategies'}"
-        return self.start(name, command, FLWR_HOME=home, PYTHONPATH=path)
+        return self.start(name, command, FLWR_HOME=home, PYTHONPATH=path, **variables)
 
     def send_signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a process that was started, and to its children."""

@@ -3,15 +3,18 @@
     python quick_supernode.py --superlink HOST:PORT ...
 
 Flower's own command, connection and loop, with two things replaced: the app answers in this
-process, and the loop looks for a message every ``SECONDS``, not every 3 s.
+process, and the loop looks for a message every ``SECONDS``, not every 3 s. Training lasts as long
+as the file in the variable HOLD exists.
 """
 
+import os
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from flwr.app import Message
+from flwr.app import Message, MessageType
 from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.object_store import ObjectStore
@@ -21,6 +24,7 @@ from flwr.supernode.cli import flower_supernode
 from client_app.app import app
 
 SECONDS = 0.5
+HOLD = os.environ.get("HOLD", "")
 push_messages = start_client_internal._push_messages
 
 
@@ -50,6 +54,10 @@ def answer_and_push(state: Any, object_store: ObjectStore, *args: Any, **ways: A
         run = state.get_run(message.metadata.run_id)
         context = state.get_run_series_context(run.series_id)
         reply = app(message=message, context=context)
+        if message.metadata.message_type == MessageType.TRAIN and HOLD:
+            print(f"training: {message.metadata.group_id}", flush=True)
+            while Path(HOLD).exists():
+                time.sleep(0.1)
         start_client_internal._insert_message(reply, state, object_store)
         state.record_message_processing_end(message.metadata.message_id)
     push_messages(state, object_store, *args, **ways)

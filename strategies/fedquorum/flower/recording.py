@@ -91,7 +91,17 @@ def build_strategy_settings(
         **to_settings(strategy.entry, parameters, strategy.rules),
         "robustness": to_builtins(asdict(communication.robustness)),
         "drop_in": to_builtins({**facts, **options}),
+        **_build_engine_settings(communication),
     }
+
+
+def _build_engine_settings(communication: Any) -> dict[str, Any]:
+    """Return the app's settings of a quorum and of late updates; empty without a quorum."""
+    quorum, late = communication.quorum.size, communication.late_updates
+    engine = {} if quorum is None else {"quorum": quorum}
+    if late is not None:
+        engine |= {"quorum": quorum, "late_replies": "count", **asdict(late)}
+    return {"engine": to_builtins(engine)} if engine else {}
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,11 @@ from ..rules.robustness import Robustness
 from ..rules.rule import RunContext
 from ..rules.selection import Sampling
 from ..rules.server_optimizer import SGD, ServerOptimizer
+from ..rules.staleness import LATE_REPLIES, LateUpdates
 from ..rules.state_arrays import StateArrays
 from ..rules.types import Population
 from ..sanitize import abbreviate
+from ..server.quorum import QUORUM_SIZE, Quorum
 from .codec import (
     ACCURACY_KEY,
     ARRAYRECORD_KEY,
@@ -123,6 +125,19 @@ class DropInStrategy(ComposedStrategy):
         Seconds for which round 1 waits for priority clients once ``min_available_nodes`` are there.
     max_reply_bytes : int, optional
         Largest reply to read, in bytes; by default 64 MiB and 8 models.
+    quorum : float, optional
+        The number of nodes whose replies close a round, as a fraction below 1 or a whole number. By
+        default a round waits for all that it asked, for the ``timeout`` of ``start``.
+    late_replies : {"discard", "count"}
+        Whether an update that arrives after its round is discarded, or counts in the round in which
+        it arrives; see ``fedquorum.rules.staleness``. Only rules that allow it take ``count``, and
+        a round then needs a ``quorum`` to close before all have replied.
+    staleness_exponent : float
+        a of the discount (1 + s)^-a of an update that is s rounds late.
+    max_staleness : int, optional
+        The largest s of an update that counts; by default there is no limit.
+    concurrency : int, optional
+        The largest number of clients that train at the same time; by default all.
     seed : int
         Seed of the sampling.
     server_lr : float
@@ -186,6 +201,11 @@ class DropInStrategy(ComposedStrategy):
         clients_by_key: Mapping[str, int | Iterable[int]] | None = None,
         startup_timeout: float = 300.0,
         max_reply_bytes: int | None = None,
+        quorum: float | None = None,
+        late_replies: str = "discard",
+        staleness_exponent: float = 0.5,
+        max_staleness: int | None = None,
+        concurrency: int | None = None,
         seed: int = 0,
         server_lr: float = 1.0,
         server_optimizer: Callable[[float], ServerOptimizer[Any]] = SGD,
@@ -235,6 +255,10 @@ class DropInStrategy(ComposedStrategy):
             )
         except ParameterError as error:
             raise _replace_parameter(error) from None
+        quorum_rule = Quorum(_parse_quorum(quorum, concurrency))
+        late_updates = _build_late_updates(
+            late_replies, staleness_exponent, max_staleness, concurrency
+        )
         self.protocol = protocol
         self._starts_itself = False
         keys = _parse_clients_by_key(clients_by_key, priority_ids)
@@ -256,6 +280,8 @@ class DropInStrategy(ComposedStrategy):
             robustness=robustness or Robustness(),
             reply_memory=reply_memory,
             max_client_id=None if directory is None else MAX_CLIENT_ID,
+            quorum=quorum_rule,
+            late_updates=late_updates,
         )
         communication = standard if protocol == "standard" else _to_native_protocol(standard)
         super().__init__(
@@ -276,7 +302,7 @@ class DropInStrategy(ComposedStrategy):
         **kwargs: Any,
     ) -> Result:
         """Run all rounds, as ``flwr.serverapp.strategy.Strategy.start`` does."""
-        self._starts_itself = True
+        self._starts_itself, self._last_round = True, num_rounds
         try:
             if self._recorder is not None:
                 return self._recorder.start(self, grid, initial_arrays, num_rounds, *args, **kwargs)
@@ -315,6 +341,13 @@ class DropInStrategy(ComposedStrategy):
                 "wrappers",
                 self.protocol,
                 "a wrapper takes a node's reply for that of one client",
+            )
+        if not self.communication.quorum.waits_for_all and not self._starts_itself:
+            raise ParameterError(
+                "quorum",
+                "None inside one of Flower's wrappers",
+                self.communication.quorum.size,
+                "they start themselves, and wait for all replies of a round",
             )
         if self._recorder is not None and not self._starts_itself:
             raise ParameterError(
@@ -629,6 +662,36 @@ def _parse_clients_by_key(
             sorted(priority - listed),
         )
     return clients_by_key
+
+
+def _parse_quorum(quorum: float | None, concurrency: int | None) -> float | None:
+    """Return a quorum that the concurrency can reach."""
+    if quorum is not None:
+        QUORUM_SIZE.check("quorum", quorum)
+    if quorum is not None and concurrency is not None and quorum > concurrency:
+        raise ParameterError(
+            "quorum", f"at most {concurrency}, the concurrency", quorum, "no more clients train"
+        )
+    return quorum
+
+
+def _build_late_updates(
+    late_replies: str,
+    staleness_exponent: float,
+    max_staleness: int | None,
+    concurrency: int | None,
+) -> LateUpdates | None:
+    """Return how late updates count; None if they are discarded."""
+    OneOf(LATE_REPLIES).check("late_replies", late_replies)
+    if late_replies == "count":
+        return LateUpdates(staleness_exponent, max_staleness, concurrency)
+    given = {"max_staleness": max_staleness, "concurrency": concurrency}
+    for name, value in given.items():
+        if value is not None:
+            raise ParameterError(
+                name, 'None with late_replies="discard"', value, "it is about late updates"
+            )
+    return None
 
 
 def _resolve_minimum(name: str, step: str, fraction: float, minimum: int) -> int:

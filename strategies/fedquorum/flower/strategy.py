@@ -127,6 +127,7 @@ class ComposedStrategy(Strategy):
         self.rules = rules
         self.communication = communication or NativeProtocol()
         self._step_result = StepResult()
+        self._last_round = self.communication.last_round
         self._reset_state(population)
 
     def _reset_state(self, population: Population) -> None:
@@ -143,7 +144,6 @@ class ComposedStrategy(Strategy):
         self._context: RoundContext | None = None
         self._objective_clients: frozenset[int] = frozenset()
         self._evaluation_clients: frozenset[int] = frozenset()
-        self._last_round = self.communication.last_round
 
     def _build_model_store(self) -> ModelStore:
         """Return the store of the models that clients under way were sent."""

@@ -66,6 +66,7 @@ MIN_POLL_SECONDS = 0.02
 MAX_POLL_SECONDS = 1.0
 POLL_GROWTH = 1.5
 MAX_QUERY_BYTES = 2**24  # of a reply to a message sent outside of an exchange
+FETCH_SECONDS = 5.0  # before a message expires, its reply is fetched
 EXPIRY_MARGIN_SECONDS = 1.0  # messages expire later, or the SuperLink would report them as lost
 
 
@@ -508,16 +509,25 @@ class WaitingGrid(Grid):
                 self._deliver(reply.metadata.reply_to_message_id, reply)
 
     def _find_unasked(self, pending: Mapping[str, PendingMessage]) -> frozenset[str]:
-        """Return the train messages of nodes that are away, where late replies count.
+        """Return the train messages for whose replies not to look now, where late replies count.
 
         The SuperLink answers for a node that it takes for lost, and deletes the message: the reply
-        of a node that comes back would be refused. So nobody asks as long as the node is away.
+        of a node that comes back would be refused. So nobody asks as long as the node is away. And
+        between two exchanges of training, a reply takes no memory here: it waits at the SuperLink,
+        unless its message expires soon.
         """
-        training = [key for key, message in pending.items() if message.is_training]
+        training = {key: m for key, m in pending.items() if m.is_training}
         if not self._keeps_late or not training:
             return frozenset()
+        if not self._joins_earlier:
+            soon = time.monotonic() + FETCH_SECONDS
+            waiting = frozenset(key for key, m in training.items() if m.expires_at > soon)
+            if len(waiting) == len(training):
+                return waiting
+        else:
+            waiting = frozenset()
         connected = frozenset(self._grid.get_node_ids())
-        return frozenset(key for key in training if pending[key].node not in connected)
+        return waiting.union(key for key, m in training.items() if m.node not in connected)
 
     # --- delegation to the inner grid --------------------------------------------------------
 

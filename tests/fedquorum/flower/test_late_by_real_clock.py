@@ -23,11 +23,11 @@ from fedquorum.rules.decisions import ClientDecision
 from fedquorum.rules.staleness import LateUpdates
 from fedquorum.server.quorum import Quorum
 from fedquorum.server.under_way import LOST_REASON
-from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord
 from flwr.superlink.servicer.runtime import runtime_handlers
 
 from tests.builders_flower import build_named_strategy, make_scripted_app
-from tests.builders_superlink import Federation, SuperNode
+from tests.builders_superlink import Device, Federation, SuperNode
 
 ENOUGH = 20.0  # seconds; a deadline for which no test waits
 START = encode_arrays({"w": np.zeros(2)})
@@ -37,25 +37,6 @@ def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
     """Add client + 1 to the model received."""
     trained = {"w": arrays["w"] + (client + 1.0)}
     return TrainResult(client, Status.DONE, num_examples=10, arrays=trained)
-
-
-class Device:
-    """A node whose training ends when a test lets it; it evaluates immediately."""
-
-    def __init__(self, index: int, nodes: int, clients: int) -> None:
-        self._app = make_scripted_app(clients, fit)
-        config: Any = {"partition-id": index, "num-partitions": nodes}
-        self._context = Context(1, index, config, RecordDict(), {})
-        self.gate = threading.Event()
-        self.gate.set()
-        self.asked: list[str] = []
-
-    def __call__(self, node: SuperNode, message: Message) -> None:
-        reply = self._app(message, self._context)
-        if message.metadata.message_type == MessageType.TRAIN:
-            self.asked.append(message.metadata.group_id)
-            assert self.gate.wait(ENOUGH)
-        node.push(reply)
 
 
 class Run:
@@ -103,7 +84,7 @@ def start_run(
     quorum: int, late: LateUpdates, *, nodes: int = 3, clients: int = 3, **options: Any
 ) -> Iterator[Run]:
     """Start nodes and a strategy; all that are held are let go at the end."""
-    devices = [Device(i, nodes, clients) for i in range(nodes)]
+    devices = [Device(make_scripted_app(clients, fit), i, nodes) for i in range(nodes)]
     with Federation(*devices) as federation:
         try:
             yield Run(devices, federation, build(clients, quorum, late, **options))
@@ -116,11 +97,11 @@ def summarize(decisions: dict[int, ClientDecision]) -> dict[int, tuple[str, int 
     return {k: (d.status, d.start_round) for k, d in decisions.items()}
 
 
-def expire_messages(grid: WaitingGrid) -> None:
-    """Let the life of all messages end, for which a test would have to wait."""
-    now = time.monotonic()
+def expire_messages(grid: WaitingGrid, seconds: float = 0.0) -> None:
+    """Let the life of all messages end soon, for which a test would have to wait."""
+    until = time.monotonic() + seconds
     pending = vars(grid)["_pending"]
-    pending |= {key: replace(message, expires_at=now) for key, message in pending.items()}
+    pending |= {key: replace(message, expires_at=until) for key, message in pending.items()}
 
 
 def wait_for_reply(run: Run, client: int) -> None:
@@ -157,7 +138,7 @@ def test_a_late_update_counts_where_it_arrives() -> None:
         # Nobody trains from the models of rounds 1 and 2 any more.
         sent = {name for name in run.strategy.get_state() if name.startswith("sent.")}
         assert sent == {"sent.3.w"}
-        assert slow.asked == ["train 1"]
+        assert [group for group in slow.asked if group] == ["train 1"]
 
 
 def test_a_message_expires_after_its_life() -> None:
@@ -250,6 +231,19 @@ def test_only_free_nodes_are_evaluated_until_the_last_round() -> None:
         ).keys() == {0, 1}
 
 
+def test_a_reply_waits_at_the_superlink_while_others_are_evaluated() -> None:
+    """It takes no memory of the server, unless its message is about to expire."""
+    with start_run(2, LateUpdates()) as run:
+        slow, state = run.devices[2], run.federation.link.state
+        slow.gate.clear()
+        run.train()
+        slow.gate.set()
+        wait_for_reply(run, 2)
+        assert run.evaluate() == [0, 1]
+        assert state.num_message_res() == 1
+        assert summarize(run.train())[2] == ("trained", 1)
+
+
 def test_what_was_under_way_is_lost_with_an_interrupted_run() -> None:
     """The resumed run records it as failed, and asks its client in the round after."""
     with start_run(2, LateUpdates()) as run:
@@ -262,7 +256,7 @@ def test_what_was_under_way_is_lost_with_an_interrupted_run() -> None:
         second = run.train()
         assert summarize(second) == {0: ("trained", 2), 1: ("trained", 2), 2: ("failed", 1)}
         assert second[2].reason == LOST_REASON
-        assert run.devices[2].asked == []
+        assert not any(run.devices[2].asked)
         assert run.train()[2].start_round == 3
 
 
@@ -282,9 +276,7 @@ def test_a_node_of_several_clients_is_free_when_none_is_under_way() -> None:
             assert not held & busy
         nodes = [{k for k, d in one.items() if d.status == "busy"} for one in found]
         assert any(nodes)
-        assert len(run.devices[1].asked) <= 1
-    one_by_one = [name for device in run.devices for name in device.asked]
-    assert len(one_by_one) >= 6
+        assert len({*filter(None, run.devices[1].asked)}) <= 1
 
 
 def test_the_state_of_a_run_is_restored_to_the_byte() -> None:
