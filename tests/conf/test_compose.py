@@ -449,8 +449,8 @@ MISPLACED = {
     f"{COMPOSED}+strategy.selection=everyone": "(type strategy/selection=NAME)",
     f"{COMPOSED}++strategy.selection=everyone": "(type strategy/selection=everyone)",
     f"{COMPOSED}~strategy.selection": "(type strategy/selection=NAME)",
-    f"{COMPOSED}strategy.selection=everyone,everyone": (
-        "(type fedquorum -m strategy.selection=everyone,everyone for a sweep)"
+    f"{COMPOSED}strategy.selection=priority_only,everyone": (
+        "(type fedquorum -m strategy/selection=priority_only,everyone for a sweep)"
     ),
     "strategy.participation=fedau": "(type strategy=composed strategy/participation=NAME)",
     "strategy.weighting.path=a.py:B": "(type strategy=composed strategy/weighting=NAME)",

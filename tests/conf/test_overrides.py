@@ -81,8 +81,8 @@ def test_a_quoted_text_is_read_back(text: str) -> None:
         ({"strategy.cutoff": math.inf}, ["strategy.cutoff=inf"]),
         ({"strategy": {"name": "fedau", "cutoff": 5}}, ["strategy=fedau", "strategy.cutoff=5"]),
         ({"data.name": "fmnist"}, ["data=fmnist"]),
-        ({"strategy.selection.name": "alone"}, ["strategy/selection=alone"]),
-        ({"strategy": {"selection.name": "alone"}}, ["strategy/selection=alone"]),
+        ({"strategy.selection.name": "everyone"}, ["strategy/selection=everyone"]),
+        ({"strategy": {"selection.name": "everyone"}}, ["strategy/selection=everyone"]),
         (
             {"strategy": {"selection": {"name": "epsilon_gate", "epsilon": 0.5}}},
             ["strategy/selection=epsilon_gate", "strategy.selection.epsilon=0.5"],

@@ -61,8 +61,8 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
             "hydra/sweeper must be one of grid, optuna, study, or an option of an",
         ),
         (
-            ["strategy=composed", "strategy.selection=everyone,alone"],
-            "strategy.selection is not a setting; strategy/selection has after_warmup, alone, ",
+            ["strategy=composed", "strategy.selection=everyone,priority_only"],
+            "strategy.selection is not a setting; strategy/selection has after_warmup, custom, ",
         ),
         (
             ["hydra.sweeper=optuna"],

@@ -202,8 +202,10 @@ def test_an_error_in_a_part_names_the_part() -> None:
     )
     with pytest.raises(SettingsError, match=r"^strategy\.weighting\.path must be .*Nothing'$"):
         build(*overrides)
-    parts = ("strategy=composed", "strategy/selection=alone", "strategy/weighting=term")
-    with pytest.raises(SettingsError, match=r"^strategy/selection must be alone if the weight"):
+    parts = ("strategy=composed", "strategy/selection=epsilon_gate", "strategy/weighting=aaggff_s")
+    with pytest.raises(
+        SettingsError, match=r"^strategy/selection must be everyone with the weight"
+    ):
         compose_overrides(parts)
 
 

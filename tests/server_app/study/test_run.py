@@ -311,7 +311,7 @@ def test_a_method_that_fails_is_left_out(tmp_path: Path) -> None:
         ),
         (("metric_key=all.gini",), "metric_key must be GROUP.NAME with a group .* got all.gini"),
         (("client.lrr=1",), "client.lrr is not a setting"),
-        (("strategy.selection=alone",), r"\(type strategy/selection=alone\)$"),
+        (("strategy.selection=everyone",), r"\(type strategy/selection=everyone\)$"),
         (
             ("methods=['composed strategy.weighting=afl']",),
             r"methods must fit the settings.*\(type strategy/weighting=afl\)$",
