@@ -24,6 +24,7 @@ from benchmarks.book.fedalign import (
     collect_one_client_numbers,
 )
 from benchmarks.book.fedau import build_fedau_published, build_fedau_tables, collect_fedau_numbers
+from benchmarks.book.late import CONDITIONS, WORLDS, build_late_tables, collect_late_numbers
 from benchmarks.book.participation_tables import (
     PATTERNS,
     build_fedawe_published,
@@ -277,6 +278,12 @@ FEDAU_CIFAR10 = (
 )
 ALL_PROCESSES = "seed=1,2,3 availability=bernoulli,markov,cyclic"
 FIVE_SEEDS = "seed=1,2,3,4,5"
+# The number of rounds is one that no run reaches in this time.
+LATE_RUN = (
+    "experiment=fedau/fmnist model=logistic_regression availability=always rounds=100000 "
+    "response_time=lognormal engine.simulated_seconds=3000 evaluation.every=null "
+    f"evaluation.every_seconds=20 {FIVE_SEEDS}"
+)
 TEN_SEEDS = f"{FIVE_SEEDS},6,7,8,9,10"
 SYNTH = (
     "experiment=fedalign/synth_low,fedalign/synth_medium,fedalign/synth_high "
@@ -613,6 +620,24 @@ CHAPTERS: tuple[Chapter, ...] = (
             "data.num_clients": "20",
             "evaluation.finetune_epochs": "1",
             "evaluation.alone_epochs": "1",
+        },
+    ),
+    SweepChapter(
+        "answers-late",
+        "Wait for slow clients, discard what they send, or count it? (not in a paper)",
+        tuple(
+            (*LATE_RUN.split(), *world, *condition)
+            for world in WORLDS.values()
+            for condition in CONDITIONS.values()
+        ),
+        collect_late_numbers,
+        build_late_tables,
+        quick={
+            "data.num_clients": "40",
+            "rounds": "20",
+            "engine.simulated_seconds": "60",
+            "evaluation.every": "null",
+            "evaluation.every_seconds": "5",
         },
     ),
     _build_aaggff(

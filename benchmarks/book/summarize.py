@@ -47,11 +47,19 @@ def summarize_runs(chapter: SweepChapter, runs: Sequence[LoggedRun]) -> ChapterR
         date=max(run.started for run in runs)[: len("2026-01-01")],
         commit=", ".join(sorted({run.commit for run in runs})),
         seeds=f"seed{'s' if len(seeds) > 1 else ''} {_join_numbers(seeds)}",
-        rounds=f"{_join_numbers(rounds)} rounds",
+        rounds=f"{_join_numbers(rounds) if len(rounds) < MAX_LISTED else _span(rounds)} rounds",
         seconds=round(sum(run.seconds for run in runs), 1),
         note=note,
         tables=chapter.tables(runs),
     )
+
+
+MAX_LISTED = 6
+"""Fewer different numbers of rounds are listed; runs that end by a clock have one each."""
+
+
+def _span(rounds: Sequence[int]) -> str:
+    return f"{rounds[0]:,} to {rounds[-1]:,}"
 
 
 PICTURE_SEEDS = (1, 2, 3)

@@ -1,0 +1,89 @@
+"""Tests of the chapter about slow clients."""
+
+import math
+
+import pytest
+
+from benchmarks.book.chapters import CHAPTERS, SweepChapter
+from benchmarks.book.late import (
+    CONDITIONS,
+    NUM_AVERAGED,
+    REFERENCE,
+    WORLDS,
+    build_late_tables,
+    find_condition,
+    find_stable_time,
+    find_world,
+)
+from benchmarks.book.results import SeedStatistic
+from benchmarks.book.runs_log import LoggedRun
+
+INDEPENDENT, CORRELATED = WORLDS
+
+
+def make_run(
+    condition: str, world: str, seed: int, test: float, reached: float | None = 100.0
+) -> LoggedRun:
+    """Make a logged run with an accuracy at the end, and the seconds to 75 % and 80 %."""
+    numbers = {
+        "test": test,
+        "worst10": test / 2,
+        "reached": {"75": reached, "80": None},
+        "weights": [1.5, 1.2, 1.0, 0.8, 0.5],
+    }
+    overrides = (*WORLDS[world], *CONDITIONS[condition], f"seed={seed}")
+    return LoggedRun(overrides, "any", seed, 5, "2026-01-02T00:00", "abc1234", 1.0, {}, numbers)
+
+
+def test_the_time_is_that_after_which_the_mean_stays_above() -> None:
+    """A crossing from which a run falls back does not count, and one value alone neither."""
+    seconds = [20.0 * i for i in range(1, 41)]
+    assert find_stable_time(seconds, [0.8] * 40, 0.75) == seconds[NUM_AVERAGED - 1]
+    steps = [0.6] * 10 + [0.9] * 30
+    # With five values of 0.9 among nine the mean is 0.77.
+    assert find_stable_time(seconds, steps, 0.75) == seconds[14]
+    fallen = [0.9] * 15 + [0.6] * 10 + [0.9] * 15
+    assert find_stable_time(seconds, fallen, 0.75) == seconds[29]
+    assert find_stable_time(seconds, [0.9] * 39 + [0.0], 0.75) is not None
+    assert find_stable_time(seconds, [0.9] * 20 + [0.6] * 20, 0.75) is None
+    assert find_stable_time(seconds[:8], [0.9] * 8, 0.75) is None
+
+
+def test_every_run_of_the_chapter_has_one_condition_and_world() -> None:
+    """A condition whose overrides are some of another's is not taken for it."""
+    (chapter,) = [chapter for chapter in CHAPTERS if chapter.name == "answers-late"]
+    assert isinstance(chapter, SweepChapter)
+    found = []
+    for overrides in chapter.sweeps:
+        run = LoggedRun(overrides, "any", 1, 5, "2026-01-02T00:00", "abc1234", 1.0, {}, {})
+        found.append((find_world(run), find_condition(run)))
+    assert found == [(world, name) for world in WORLDS for name in CONDITIONS]
+
+
+def test_rows_are_conditions_and_columns_worlds() -> None:
+    """Differences are paired with FedBuff, with an interval of Student's t."""
+    name = "25 replies, FedAU, a = 0.5"
+    runs = [
+        make_run(name, CORRELATED, 1, 0.83),
+        make_run(name, CORRELATED, 2, 0.84, None),
+        make_run(REFERENCE, CORRELATED, 1, 0.81),
+        make_run(REFERENCE, CORRELATED, 2, 0.81),
+        make_run(REFERENCE, INDEPENDENT, 1, 0.84),
+    ]
+    tables = build_late_tables(runs)
+    assert tables["test"].headings[1:] == (INDEPENDENT, CORRELATED)
+    assert [row[0] for row in tables["test"].rows] == [REFERENCE, name]
+    _, missing, other = tables["test"].rows[1]
+    assert missing is None
+    assert isinstance(other, SeedStatistic)
+    assert other.mean == pytest.approx(83.5)
+    # The quantile of one degree of freedom is tan(0.475 pi).
+    half = math.tan(0.475 * math.pi) * 0.5
+    assert tables["differences"].rows == (
+        (name, None, f"2.50 [{2.5 - half:.2f}, {2.5 + half:.2f}]"),
+    )
+    assert tables["seconds"].rows[1][2] == "in 1 of 2 seeds"
+    assert tables["seconds"].rows[1][4] == "never"
+    slowest = tables["slowest"].rows[0][2]
+    assert isinstance(slowest, SeedStatistic)
+    assert slowest.mean == 0.5
