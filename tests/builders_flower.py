@@ -4,6 +4,7 @@ The model of most tests is ``MODEL``, one array of three numbers: its first numb
 """
 
 import inspect
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -190,10 +191,12 @@ def make_scripted_app(
     fit: Script,
     losses: Mapping[int, float] | None = None,
     get_seconds: Callable[[int, int], float] | None = None,
+    num_test_examples: float = math.nan,
 ) -> ClientApp:
     """Return an app of this project's protocol: clients train by ``fit`` and report ``losses``.
 
-    ``get_seconds`` gives the response time of a client that is asked in a round.
+    ``get_seconds`` gives the response time of a client that is asked in a round, and
+    ``num_test_examples`` the size of its test split.
     """
     app = ClientApp()
 
@@ -222,6 +225,7 @@ def make_scripted_app(
         answers = []
         for task in tasks:
             numbers: dict[str, Any] = {"num_examples": 10.0, "test_loss": 1.0, "test_accuracy": 0.5}
+            numbers["test_num_examples"] = num_test_examples
             if task.train:
                 numbers |= {"loss": (losses or {}).get(task.client, 1.0), "accuracy": 0.5}
             answers.append(EvaluateResult(task.client, Status.DONE, **numbers))

@@ -98,7 +98,8 @@ def test_flowers_apps_count_late_updates_with_two_keywords(tmp_path: Path) -> No
 
 def test_nodes_of_several_clients_and_free_ones(tmp_path: Path) -> None:
     """The draw leaves out clients whose node trains; an evaluation of free ones is not of all."""
-    devices = [Device(make_scripted_app(8, fit), i, 2) for i in range(2)]
+    app = make_scripted_app(8, fit, num_test_examples=5.0)
+    devices = [Device(app, i, 2) for i in range(2)]
     slow = devices[1]
     with Federation(*devices) as federation:
         keywords: dict[str, Any] = {"late_replies": "count", "quorum": 1, "concurrency": 2}
