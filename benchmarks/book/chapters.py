@@ -298,7 +298,7 @@ BOUND_SWEEP = (
 )
 BOUND_ALONE = (
     "experiment=fedalign/synth_low data.noise=additive,flip rounds=1 strategy=fedavg "
-    f"evaluation.alone_epochs=1000 {FIVE_SEEDS}"
+    f"evaluation.alone_epochs=200 {FIVE_SEEDS}"
 )
 EPSILONS = "0,0.05,0.1,0.2,0.4,0.8,inf"
 FIFTY_SEEDS = f"seed={','.join(map(str, range(1, 51)))}"

@@ -81,7 +81,7 @@ def _build_alone_claims(chapter: str, data: str, setup: str = "") -> Iterator[Cl
     yield Claim(
         "FedALIGN, Figure 3",
         f"{data}, 50 samples a client: on the other clients' test data the global model is "
-        "above their local ones.",
+        "above those that they train alone.",
         CURVES,
         chapter,
         CellLocator("over_alone", "fedalign - alone", "classes of the client"),

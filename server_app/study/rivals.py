@@ -1,4 +1,4 @@
-"""Compare the methods with their honest rival: a model of each client's own.
+"""Compare the methods with their honest rivals: personal models.
 
 Two rivals join a study. ``alone``: each client trains from the first model, without the others.
 ``fine-tuned``: each client trains the baseline's last model further. Both are evaluations at the

@@ -49,7 +49,7 @@ APPEAL_METRICS = ReportedMetrics(
         "A client is satisfied where the model's loss on its training part is below its "
         "requirement, such as the loss of the model it trained alone. Preferred accuracy is the "
         "mean over clients of the test accuracy of the model that each would keep: this one where "
-        "it is satisfied, else its local model."
+        "it is satisfied, else the one that it trained alone."
     ),
 )
 
@@ -248,7 +248,7 @@ def build_appeal_hooks(
         rho_k by client id, in the unit of the training loss. A client that is missing or has NaN
         has no requirement.
     accuracy : mapping of int to float, optional
-        The test accuracy of each client's local model, if it is known.
+        The test accuracy of the model that each client trained alone, if it is known.
     """
     columns = {
         REQUIREMENT_COLUMN: PerClient.from_mapping(loss),
@@ -325,16 +325,16 @@ def compute_preferred_accuracy(
 ) -> float:
     """Return the mean test accuracy of the model that each client prefers, in [0, 1].
 
-    A client prefers w if F_k(w) < rho_k, and its local model otherwise. It decides by training
-    losses, since a choice by test numbers would always report the better of two. The mean leaves
-    out clients with NaN in any of the four numbers; it is NaN if no client is left.
+    A client prefers w if F_k(w) < rho_k, and the model that it trained alone otherwise. It decides
+    by training losses, since a choice by test numbers would always report the better of two. The
+    mean leaves out clients with NaN in any of the four numbers; it is NaN if no client is left.
 
     Parameters
     ----------
     loss, requirement : FloatArray
         As for ``compute_appeal``, shape (n,).
     accuracy, local_accuracy : FloatArray
-        The accuracy of w and of the local model on the client's test split, shape (n,).
+        The accuracy of w and of the model alone on the client's test split, shape (n,).
     """
     numbers = np.stack([loss, requirement, accuracy, local_accuracy])
     loss, requirement, accuracy, local_accuracy = numbers[:, ~np.isnan(numbers).any(axis=0)]

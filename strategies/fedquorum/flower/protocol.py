@@ -550,7 +550,7 @@ class StandardProtocol(DynamicProtocol):
     ------
     ParameterError
         If a value is outside its range. A strategy's constructor raises it for rules that such
-        clients cannot serve: local models, and ``priority_samples``.
+        clients cannot serve: ``priority_samples``.
     """
 
     is_native: ClassVar[bool] = False

@@ -232,7 +232,7 @@ def select_result_settings(run: Run) -> dict[str, Any]:
 def _mask_seed_path(key: str, value: Any) -> Any:
     """Mask the part of a setting that names a run of one seed.
 
-    Clients' requirements come from local models of the same seed: each run names another directory
+    Clients' requirements come from a run of the same seed: each run names another directory
     in one folder.
     """
     names_run = key.endswith(".requirement") and isinstance(value, str)

@@ -134,7 +134,7 @@ def test_appeal_and_preferred_accuracy_match_the_formulas() -> None:
 
 
 def test_a_tie_does_not_satisfy() -> None:
-    """F_k = rho_k is not below it, so that the client prefers its local model."""
+    """F_k = rho_k is not below it, so that the client prefers its model alone."""
     loss, required = np.array([1.0, 1.0]), np.array([1.0, np.nextafter(1.0, 2.0)])
     assert compute_appeal(loss, required) == 0.5
     preferred = compute_preferred_accuracy(

@@ -167,7 +167,7 @@ def test_the_ten_keywords_are_fedavgs(name: str) -> None:
 
 
 def test_all_strategies_are_listed() -> None:
-    """All named strategies are, except the one with local models."""
+    """All named strategies are."""
     assert len(DROP_INS) == 19
 
 

@@ -74,7 +74,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
         (["strategy.epsilonn=0,1"], "strategy.epsilonn is not a setting; strategy has"),
         (["strategy=fedua"], "strategy must be one of fedau, "),
         (["rounds=0"], "rounds must be a whole number >= 1, got 0"),
-        (["experiment=fedalign/nope"], "experiment must be one of fedalign/mnist"),
+        (["experiment=fedalign/nope"], "experiment must be one of fedalign/"),
         (
             ["client.lr=interval(0,1)"],
             "client.lr must be a list of values in a sweep, got client.lr=interval(0,1) (type ",
