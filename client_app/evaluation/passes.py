@@ -177,11 +177,14 @@ def compute_batch_stats(
     predictions = None if metric_name in BASIC_METRICS else task.select_predictions(outputs, y)
     confidence = None
     if has_calibration and not y.is_floating_point():
-        confidence = _encode_confidence(*task.select_predictions(doubles, y))
+        logits, labels = task.select_predictions(doubles, y)
+        # A row is one prediction, unless it is a sequence, whose terms are sums over its targets.
+        correct = terms.correct if y.ndim == 1 else logits.argmax(dim=1) == labels
+        confidence = _encode_confidence(logits, correct)
     return BatchStats(torch.stack(columns, dim=1), predictions, confidence)
 
 
-def _encode_confidence(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def _encode_confidence(logits: torch.Tensor, correct: torch.Tensor) -> torch.Tensor:
     """Return 2 u + 1 for correct predictions and 2 u for others, u the confidence in ``UNITS``.
 
     It is negative where a probability is not defined. Probabilities are in float64, of logits in
@@ -189,8 +192,8 @@ def _encode_confidence(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tens
     """
     chunks = logits.split(max(1, MAX_PROBABILITIES // logits.shape[1]))
     confidence = torch.cat([chunk.softmax(dim=1).amax(dim=1) for chunk in chunks])
-    units = (confidence * UNITS).round().nan_to_num(nan=-1.0).long()
-    return 2 * units + (logits.argmax(dim=1) == labels)
+    units = confidence.mul_(UNITS).round_().nan_to_num_(nan=-1.0).long()
+    return units.mul_(2).add_(correct)
 
 
 def reduce_by_client(

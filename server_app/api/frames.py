@@ -68,7 +68,7 @@ def _get_pandas_types(schema: pa.Schema) -> Mapping[str, Any]:
 
 
 def _get_pandas_type(field: pa.Field) -> Any:
-    if pa.types.is_list(field.type):
+    if pa.types.is_list(field.type) or pa.types.is_binary(field.type):
         return "object"
     nullable = _PANDAS_TYPES[field.type]
     if nullable is None or field.nullable or pa.types.is_string(field.type):

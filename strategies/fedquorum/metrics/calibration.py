@@ -15,7 +15,6 @@ any order, and the bin of a prediction does not depend on the last bits of its p
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,14 +29,15 @@ UNITS_PER_BIN = 2**16
 UNITS = NUM_BINS * UNITS_PER_BIN
 """The confidence 1, in units."""
 
-BIN_SUMS = np.dtype([("bin", "u1"), ("count", "<u4"), ("correct", "<u4"), ("confidence", "<u8")])
-"""The sums of one bin, the confidence in units. A client sends its bins that are not empty."""
+BIN_SUMS = np.dtype([("count", "<u4"), ("correct", "<u4"), ("confidence", "<u8")])
+"""The sums of one bin, the confidence in units. A client sends all bins, so that the size of its
+message says nothing about its data."""
 
-MAX_BYTES = NUM_BINS * BIN_SUMS.itemsize
+NUM_BYTES = NUM_BINS * BIN_SUMS.itemsize
 
 INVALID_BINS = (
-    f"must be sums of up to {NUM_BINS} bins, ascending, with 1 <= count, correct <= count and a "
-    "confidence inside the bin"
+    f"must be the sums of {NUM_BINS} bins in {NUM_BYTES} bytes, with a prediction, correct <= "
+    "count and a confidence inside the bin"
 )
 """What sums of bins must be, for errors."""
 
@@ -86,7 +86,7 @@ def encode_bins(
     correct: NDArray[np.int64],
     num_clients: int,
 ) -> list[bytes]:
-    """Return each client's sums, ascending by bin; empty for a client without a prediction.
+    """Return the sums of each client's bins; no bytes for a client without a prediction.
 
     Parameters
     ----------
@@ -99,52 +99,45 @@ def encode_bins(
     num_clients : int
         K.
     """
-    cell = client * NUM_BINS + (np.maximum(confidence - 1, 0) // UNITS_PER_BIN)
+    cell = client * NUM_BINS + np.maximum(confidence - 1, 0) // UNITS_PER_BIN
     cells = num_clients * NUM_BINS
-    count = np.bincount(cell, minlength=cells)
-    filled = np.flatnonzero(count)
-    sums = np.empty(len(filled), BIN_SUMS)
-    sums["bin"] = filled % NUM_BINS
-    sums["count"] = count[filled]
+    sums = np.empty(cells, BIN_SUMS)
+    sums["count"] = np.bincount(cell, minlength=cells)
     # Sums of whole numbers below 2^53 are exact in float64.
-    sums["correct"] = np.bincount(cell, correct, cells)[filled]
-    sums["confidence"] = np.bincount(cell, confidence, cells)[filled]
+    sums["correct"] = np.bincount(cell, correct, cells)
+    sums["confidence"] = np.bincount(cell, confidence, cells)
     content = sums.tobytes()
-    ends = np.searchsorted(filled, NUM_BINS * np.arange(num_clients + 1)) * BIN_SUMS.itemsize
-    bounds: list[int] = ends.tolist()
-    return [content[start:end] for start, end in pairwise(bounds)]
+    has_any: list[bool] = (np.bincount(client, minlength=num_clients) > 0).tolist()
+    return [
+        content[NUM_BYTES * k : NUM_BYTES * (k + 1)] if found else b""
+        for k, found in enumerate(has_any)
+    ]
 
 
 def are_valid_bins(given: Sequence[bytes]) -> bool:
-    """Say whether these are sums that clients can have."""
-    if any(len(one) > MAX_BYTES or len(one) % BIN_SUMS.itemsize for one in given):
+    """Say whether these are sums that clients can have, or none."""
+    if any(len(one) not in {0, NUM_BYTES} for one in given):
         return False
     sums = _decode_bins(given)
-    number, count = sums["bin"].astype(np.int64), sums["count"].astype(np.int64)
-    confidence, size = sums["confidence"], count * UNITS_PER_BIN
-    is_first = np.zeros(len(sums), dtype=np.bool_)
-    lengths = np.array([len(one) for one in given if one], dtype=np.int64) // BIN_SUMS.itemsize
-    is_first[np.cumsum(lengths) - lengths] = True
-    is_ascending = np.diff(number, prepend=-1) > 0
+    count, confidence = sums["count"].astype(np.int64), sums["confidence"]
+    low = count * UNITS_PER_BIN * np.arange(NUM_BINS)
+    high = low + count * UNITS_PER_BIN
     return bool(
-        (is_first | is_ascending).all()
-        and (number < NUM_BINS).all()
-        and (count > 0).all()
+        (count.sum(axis=1) > 0).all()
         and (sums["correct"] <= sums["count"]).all()
-        and (confidence >= (number * size).astype(np.uint64)).all()
-        and (confidence <= ((number + 1) * size).astype(np.uint64)).all()
+        and (confidence >= low.astype(np.uint64)).all()
+        and (confidence <= high.astype(np.uint64)).all()
     )
 
 
 def add_bins(given: Iterable[bytes]) -> Calibration:
-    """Return the sums over clients, each of which has valid bins."""
+    """Return the sums over clients, whose bins are valid."""
     sums = _decode_bins(given)
-    names = ("count", "correct", "confidence")
-    totals = {name: np.zeros(NUM_BINS, dtype=np.int64) for name in names}
-    for name, total in totals.items():
-        np.add.at(total, sums["bin"], sums[name].astype(np.int64))
-    return Calibration(**totals)
+    return Calibration(
+        *(sums[name].sum(axis=0, dtype=np.int64) for name in ("count", "correct", "confidence"))
+    )
 
 
 def _decode_bins(given: Iterable[bytes]) -> NDArray[np.void]:
-    return np.frombuffer(b"".join(given), BIN_SUMS)
+    """Return the sums of the clients that have any, shape (n, 15)."""
+    return np.frombuffer(b"".join(given), BIN_SUMS).reshape(-1, NUM_BINS)

@@ -135,21 +135,20 @@ def _read_table(file: BinaryIO, wanted: Sequence[TableColumn]) -> pa.Table:
 def _cast_values(given: pa.ChunkedArray, column: TableColumn) -> pa.ChunkedArray:
     """Return the values of a column in the column's type, checked."""
     if column.has_length:
-        _check_length(given, column.name)
+        _check_length(given, column)
     values = given.cast(column.type)
     column.check(values)
     return values
 
 
-def _check_length(column: pa.ChunkedArray, name: str) -> None:
-    """Refuse texts whose total length exceeds the limit."""
+def _check_length(values: pa.ChunkedArray, column: TableColumn) -> None:
+    """Refuse texts or bytes whose total length exceeds the limit."""
+    kind = f"{'bytes' if pa.types.is_binary(column.type) else 'texts'} in {column.name}"
     length = 0
-    for chunk in column.chunks:
+    for chunk in values.chunks:
         if not pa.types.is_dictionary(chunk.type):
-            raise RunError(f"expected texts in {name}, got {chunk.type}")
+            raise RunError(f"expected {kind}, got {chunk.type}")
         lengths = pc.binary_length(chunk.dictionary).cast(pa.int64())
         length += pc.sum(lengths.take(chunk.indices)).as_py() or 0
     if length > MAX_UNPACKED_BYTES:
-        raise RunError(
-            f"expected at most {MAX_UNPACKED_BYTES // 2**20} MiB of texts in {name}, got more"
-        )
+        raise RunError(f"expected at most {MAX_UNPACKED_BYTES // 2**20} MiB of {kind}, got more")

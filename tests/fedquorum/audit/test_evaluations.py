@@ -5,15 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fedquorum.audit.check import audit_run
 from fedquorum.errors import RunError
-from fedquorum.metrics.calibration import BIN_SUMS, UNITS_PER_BIN
+from fedquorum.metrics.calibration import UNITS_PER_BIN
 from fedquorum.records.tables import POPULATION_SCHEMA
 
+from tests.builders_calibration import copy_bins
 from tests.fedquorum.records.made import change_table
 
 Rows = list[dict[str, Any]]
@@ -26,16 +26,16 @@ def find_row(rows: Rows, number: int, client: int) -> dict[str, Any]:
 
 def add_prediction(row: dict[str, Any], column: str) -> None:
     """Add a wrong prediction to the client's first bin."""
-    sums = np.frombuffer(row[column], BIN_SUMS).copy()
-    sums["confidence"][0] += sums["confidence"][0] // sums["count"][0]
-    sums["count"][0] += 1
+    sums, index = copy_bins(row[column])
+    sums["confidence"][index] += sums["confidence"][index] // sums["count"][index]
+    sums["count"][index] += 1
     row[column] = sums.tobytes()
 
 
 def move_confidence(row: dict[str, Any], column: str) -> None:
     """Move the confidence of the client's first bin to the upper end of the bin."""
-    sums = np.frombuffer(row[column], BIN_SUMS).copy()
-    sums["confidence"][0] = (int(sums["bin"][0]) + 1) * UNITS_PER_BIN * int(sums["count"][0])
+    sums, index = copy_bins(row[column])
+    sums["confidence"][index] = (index + 1) * UNITS_PER_BIN * int(sums["count"][index])
     row[column] = sums.tobytes()
 
 

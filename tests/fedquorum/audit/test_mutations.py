@@ -16,6 +16,7 @@ from fedquorum.errors import RunError
 from fedquorum.records.round_record import RoundRecord
 from fedquorum.records.tables import CLIENTS_SCHEMA, EVALUATIONS_SCHEMA, POPULATION_SCHEMA
 
+from tests.builders_calibration import copy_bins
 from tests.fedquorum.records.made import change_round, write_table
 
 ROUND = 3
@@ -52,11 +53,13 @@ EVALUATIONS = {
     "test_accuracy": "fedalign",
     "test_metric": "lipschitz",
     "test_r2": "fedalign",
+    "test_calibration": "fedalign",
     "validation_num_examples": "validated",
     "validation_loss": "validated",
     "validation_accuracy": "validated",
     "validation_metric": "validated",
     "validation_r2": "validated",
+    "validation_calibration": "validated",
 }
 POPULATION = {
     "client": "fedalign",
@@ -132,6 +135,12 @@ def list_other_values(value: Any, kind: pa.DataType | None = None) -> Iterator[A
         yield value * 100.0 + 0.01 if math.isfinite(value) else 1.0
     elif isinstance(value, str):
         yield "failed" if value != "failed" else "trained"
+    elif isinstance(value, bytes):
+        sums, index = copy_bins(value)
+        sums["confidence"][index] += 1
+        yield sums.tobytes()
+        sums[index] = 0
+        yield sums.tobytes()
     elif isinstance(value, list):
         yield [] if value else [0]
     elif isinstance(value, Mapping):
@@ -140,7 +149,7 @@ def list_other_values(value: Any, kind: pa.DataType | None = None) -> Iterator[A
         yield True
     else:
         yield 7 if kind is not None and pa.types.is_integer(kind) else 0.75
-    if isinstance(value, bool | int | float | Mapping):
+    if isinstance(value, bool | int | float | bytes | Mapping):
         yield None
 
 

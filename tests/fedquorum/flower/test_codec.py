@@ -60,10 +60,11 @@ from fedquorum.flower.codec import (
     to_metrics,
     view_arrays,
 )
-from fedquorum.metrics.calibration import BIN_SUMS, UNITS_PER_BIN
 from fedquorum.rules.types import KnownWeights, Objective, RoundPlan
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+
+from tests.builders_calibration import make_full_bin
 
 MODEL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(2, dtype=np.float32)}
 TRAIN = TrainRequest(
@@ -654,26 +655,23 @@ def test_the_numbers_of_a_request_have_one_type(count: int) -> None:
     assert {key for key, of in types.items() if len(of) > 1} == set()
 
 
-def make_bins(count: int) -> bytes:
-    """Return the sums of a client with this many predictions in one bin."""
-    return np.array([(3, count, 1, 4 * UNITS_PER_BIN * count)], dtype=BIN_SUMS).tobytes()
-
-
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_calibration_is_the_same_with_any_other_clients_on_the_node(count: int) -> None:
     """Clients without it, and clients without a result, are among them."""
     results = [
-        EvaluateResult(0, Status.DONE, num_examples=1.0, test_calibration=make_bins(1)),
+        EvaluateResult(0, Status.DONE, num_examples=1.0, test_calibration=make_full_bin(3, 1, 1)),
         EvaluateResult(1, Status.FAILED, reason="no"),
         EvaluateResult(2, Status.DONE, num_examples=2.0),
         EvaluateResult(
             3,
             Status.DONE,
             num_examples=3.0,
-            test_calibration=make_bins(3),
-            validation_calibration=make_bins(2**32 - 1),
+            test_calibration=make_full_bin(3, 3, 1),
+            validation_calibration=make_full_bin(3, 2**32 - 1, 1),
         ),
-        EvaluateResult(4, Status.DONE, num_examples=4.0, validation_calibration=make_bins(4)),
+        EvaluateResult(
+            4, Status.DONE, num_examples=4.0, validation_calibration=make_full_bin(3, 4, 1)
+        ),
     ][:count]
     assert decode_evaluate_reply(send_over_wire(encode_evaluate_reply(results))) == results
     for result in results:
@@ -689,8 +687,8 @@ def test_calibration_is_the_same_with_any_other_clients_on_the_node(count: int) 
     [
         (b"", "'test-calibration' must be a list of bytes"),
         ([1, 2], "'test-calibration' must be a list of bytes"),
-        ([b"one", b"two"], "'test-calibration' must be sums of up to 15 bins"),
-        ([make_bins(1)] * 3, "must "),
+        ([b"one", b"two"], "'test-calibration' must be the sums of 15 bins"),
+        ([make_full_bin(3, 1, 1)] * 3, "must "),
     ],
     ids=["single", "numbers", "sums", "length"],
 )
@@ -706,7 +704,10 @@ def test_malformed_calibration_is_refused(clients: int, values: Any, message: st
 def test_calibration_that_is_withheld_leaves_no_record() -> None:
     """One split may stay without the other."""
     result = EvaluateResult(
-        0, Status.DONE, test_calibration=make_bins(1), validation_calibration=make_bins(2)
+        0,
+        Status.DONE,
+        test_calibration=make_full_bin(3, 1, 1),
+        validation_calibration=make_full_bin(3, 2, 1),
     )
     content = encode_evaluate_reply([result])
     (left,) = decode_evaluate_reply(drop_metrics(content, {"test-calibration"}))

@@ -13,6 +13,7 @@ from fedquorum.errors import RunError
 from fedquorum.records import parquet
 from fedquorum.records.columns import (
     MAX_INT32,
+    calibration_column,
     float_column,
     fraction_column,
     int_column,
@@ -26,6 +27,7 @@ COLUMNS = (
     text_column("reason", "nothing to report"),
     float_column("loss", "not measured"),
     fraction_column("rate", "not known"),
+    calibration_column("bins", "not reported"),
 )
 
 
@@ -61,6 +63,10 @@ def test_columns_have_the_types_of_the_schema(tmp_path: Path) -> None:
         ({"round": [1], "rate": [1e300]}, r"expected numbers from 0 to 1 in rate, got 1e\+300"),
         ({"round": [1], "rate": [float("-inf")]}, "in rate, got -inf"),
         ({"round": [1], "reason": [5]}, "expected texts in reason, got int64"),
+        ({"round": [1], "bins": [5]}, "expected bytes in bins, got int64"),
+        ({"round": [1], "bins": ["text"]}, "bins must be the sums of 15 bins"),
+        ({"round": [1, 2], "bins": [b"", b"\0" * 240]}, "bins must be the sums of 15 bins"),
+        ({"round": [1], "bins": [b"\1" * 480]}, "bins must be the sums of 15 bins"),
     ],
 )
 def test_invalid_values_are_refused_with_the_file(
@@ -99,6 +105,8 @@ def test_files_that_would_fill_the_memory_are_refused(
     monkeypatch.setattr(parquet, "MAX_UNPACKED_BYTES", 10_000)
     with pytest.raises(RunError, match="MiB of texts in reason, got more"):
         write_and_read(tmp_path, {"round": [1] * 1000, "reason": ["x" * 20] * 1000})
+    with pytest.raises(RunError, match="MiB of bytes in bins, got more"):
+        write_and_read(tmp_path, {"round": [1] * 1000, "bins": [b"x" * 17] * 1000})
 
 
 READING = """

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from fedquorum.metrics.calibration import BIN_SUMS, UNITS_PER_BIN
 from fedquorum.records.personal_models import build_personal_evaluations, select_epochs
 from fedquorum.records.reader import read_table
 from fedquorum.records.round_record import list_groups, summarize_evaluations
@@ -18,6 +17,8 @@ from fedquorum.records.tables import (
     list_evaluation_columns,
 )
 from fedquorum.rules.decisions import ALONE, FINETUNED, ClientEvaluation, PersonalEvaluation
+
+from tests.builders_calibration import make_full_bin
 
 NAN = math.nan
 COMMON = (
@@ -101,7 +102,7 @@ def test_held_out_clients_and_clients_without_such_a_model_do_not_count() -> Non
     assert (found["accuracy"], found["evaluated"]) == (0.6, 1)
 
 
-BINS = np.array([(3, 2, 1, 7 * UNITS_PER_BIN)], dtype=BIN_SUMS).tobytes()
+BINS = make_full_bin(3, 2, 1)
 
 
 def test_the_columns_of_a_run_with_such_models(tmp_path: Path) -> None:

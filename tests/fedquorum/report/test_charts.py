@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum.metrics.calibration import BIN_SUMS, UNITS_PER_BIN
 from fedquorum.report.chart_spec import (
     METHOD_COLORS,
     NO_BOUNDS,
@@ -36,6 +35,7 @@ from fedquorum.report.published import find_published_results
 from fedquorum.report.seed_groups import group_runs
 from matplotlib.collections import LineCollection
 
+from tests.builders_calibration import make_full_bin
 from tests.fedquorum.records.made import (
     load_all,
     make_round_line,
@@ -332,9 +332,7 @@ def test_the_reliability_diagram_adds_the_bins_of_clients_and_seeds(tmp_path: Pa
                 "priority": True,
                 "test_num_examples": count,
                 "test_accuracy": correct / count,
-                "test_calibration": np.array(
-                    [(b, count, correct, count * (b + 1) * UNITS_PER_BIN)], dtype=BIN_SUMS
-                ).tobytes(),
+                "test_calibration": make_full_bin(b, count, correct),
             }
             for t, k, b, count, correct in of_seed
         ]
