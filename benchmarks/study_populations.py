@@ -115,18 +115,19 @@ def draw_scores(
 def _divide_rows(
     scenario: Scenario, rng: np.random.Generator, populations: int, seeds: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows (populations, seeds, clients, rows) of each split; a seed draws them anew."""
-    size = (
-        populations,
-        seeds,
-        CLIENTS * (TRAIN + VALIDATION if scenario.fixed else ROWS // CLIENTS),
-    )
+    """Return the rows (populations, seeds, clients, rows) of each split.
+
+    Each seed draws the rows to train on. Of the two other splits the last rows of a population are
+    those for testing if these are fixed, and otherwise those for validation: no seed tests a row by
+    which the tuning has chosen.
+    """
+    drawn, kept = (VALIDATION, TEST) if scenario.fixed else (TEST, VALIDATION)
+    size = (populations, seeds, CLIENTS * (TRAIN + drawn))
     order = np.argsort(rng.random(size), axis=2).reshape(populations, seeds, CLIENTS, -1)
-    train, validation, test = np.split(order, [TRAIN, TRAIN + VALIDATION], axis=3)
-    if scenario.fixed:
-        rows = CLIENTS * (TRAIN + VALIDATION) + np.arange(CLIENTS * TEST)
-        test = np.broadcast_to(rows.reshape(CLIENTS, TEST), (populations, seeds, CLIENTS, TEST))
-    return train, validation, test
+    train, others = np.split(order, [TRAIN], axis=3)
+    last = np.arange(ROWS - CLIENTS * kept, ROWS).reshape(CLIENTS, kept)
+    same = np.broadcast_to(last, (populations, seeds, CLIENTS, kept))
+    return (train, others, same) if scenario.fixed else (train, same, others)
 
 
 def _evaluate(

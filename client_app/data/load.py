@@ -22,7 +22,8 @@ from conf.schema.data import (
 def load_data(settings: DataSettings, seed: int) -> FederatedData:
     """Return the data set of the settings; the last one is cached.
 
-    Runs that differ only in other settings, as in a sweep, share it.
+    Runs that differ only in other settings, as in a sweep, share it. ``data.seed`` replaces the
+    run's ``seed``, if it is a number.
 
     Raises
     ------
@@ -33,7 +34,8 @@ def load_data(settings: DataSettings, seed: int) -> FederatedData:
     """
     key = (repr(settings), seed)
     if key not in _last:
-        cache_data(settings, seed, _build_data(settings, seed))
+        data_seed = seed if settings.seed is None else settings.seed
+        cache_data(settings, seed, _build_data(settings, data_seed))
     return _last[key]
 
 

@@ -94,8 +94,7 @@ class PartitionedData:
     def __init__(self, arrays: LabeledArrays, settings: Divisible, seed: int) -> None:
         self._settings = settings = _choose_division(settings, arrays)
         self._seed = seed
-        arrays, partition = _partition_clients(arrays, settings, seed)
-        self._partition = _add_validation(arrays, partition, settings.validation_fraction, seed)
+        arrays, self._partition = _divide_rows(arrays, settings, seed)
         if arrays.build_for_clients is not None:
             rows = self._partition
             arrays = arrays.build_for_clients(arrays, rows.train, rows.validation, rows.test)
@@ -235,6 +234,15 @@ def split_single_client(
     arrays: LabeledArrays, settings: NaturalSettings | CsvSettings, *, client: int, seed: int
 ) -> ClientSplit:
     """Return the splits of a single client; its test split is the test set if there is one."""
+    if _has_validation_seed(arrays, settings) and arrays.pooled:
+        drawn = _split_single_client(arrays, settings, client, settings.validation_seed or 0)
+        arrays = _fix_validation(arrays, drawn.validation)
+    return _split_single_client(arrays, settings, client, seed)
+
+
+def _split_single_client(
+    arrays: LabeledArrays, settings: NaturalSettings | CsvSettings, client: int, seed: int
+) -> ClientSplit:
     train, test = np.arange(len(arrays.y_train)), np.arange(len(arrays.y_test))
     if arrays.pooled:
         train, test = arrays.division.split_test(
@@ -244,6 +252,36 @@ def split_single_client(
         arrays.strata[train], settings.validation_fraction, client=client, seed=seed
     )
     return ClientSplit(train[training], test, train[validation])
+
+
+def _divide_rows(
+    arrays: LabeledArrays, settings: Divisible, seed: int
+) -> tuple[LabeledArrays, Partition]:
+    """Return all splits of all clients, and the arrays that their rows index."""
+    if _has_validation_seed(arrays, settings):
+        found, drawn = _divide_by_seed(arrays, settings, settings.validation_seed or 0)
+        if found.pooled:
+            arrays = _fix_validation(arrays, drawn.validation.flat)
+    return _divide_by_seed(arrays, settings, seed)
+
+
+def _divide_by_seed(
+    arrays: LabeledArrays, settings: Divisible, seed: int
+) -> tuple[LabeledArrays, Partition]:
+    arrays, partition = _partition_clients(arrays, settings, seed)
+    return arrays, _add_validation(arrays, partition, settings.validation_fraction, seed)
+
+
+def _has_validation_seed(arrays: LabeledArrays, settings: Divisible) -> bool:
+    """Say whether ``data.validation_seed`` matters if the test rows are taken from the others."""
+    is_set = settings.validation_seed is not None and settings.validation_fraction > 0
+    return is_set and arrays.division.draws_test_rows
+
+
+def _fix_validation(arrays: LabeledArrays, rows: Rows) -> LabeledArrays:
+    """Return the arrays with these rows for validation with every seed."""
+    division = arrays.division.fix_validation(rows, len(arrays.y_train))
+    return replace(arrays, division=division)
 
 
 def _add_validation(
@@ -388,5 +426,11 @@ def _partition_by_client(
         names=arrays.client_names,
     )
     if splits_training and not arrays.pooled:  # the test set has other clients
-        arrays = replace(arrays, x_test=arrays.x_train, y_test=arrays.y_train, client_test=None)
+        arrays = replace(
+            arrays,
+            x_test=arrays.x_train,
+            y_test=arrays.y_train,
+            client_test=None,
+            pooled=True,
+        )
     return arrays, partition

@@ -50,9 +50,10 @@ class SeedDraws:
 
 
 def find_seed_draws(one: FederatedData, other: FederatedData) -> SeedDraws:
-    """Return what differs between the data of two seeds; generated data is new with each seed."""
+    """Return what differs between the data of two seeds; generated data differs as a whole."""
     if not (isinstance(one, PartitionedData) and isinstance(other, PartitionedData)):
-        return SeedDraws(True, True, True, True, _compute_test_to_train(one))
+        is_new = not _has_same_targets(one, other)
+        return SeedDraws(is_new, is_new, is_new, is_new, _compute_test_to_train(one))
     (_, train), (_, validation), (_, test) = one.list_targets()
     (_, other_train), (_, other_validation), (_, other_test) = other.list_targets()
     compared = range(min(one.num_clients, other.num_clients, MAX_COMPARED_CLIENTS))
@@ -76,19 +77,27 @@ def find_seed_draws(one: FederatedData, other: FederatedData) -> SeedDraws:
 
 
 def assume_seed_draws(
-    test_fraction: float, validation_fraction: float, *, test_rows: bool
+    test_fraction: float, validation_fraction: float, *, train_rows: bool, test_rows: bool
 ) -> SeedDraws:
     """Return the draws of devices, as far as the settings say how these split their rows.
 
-    ``test_rows`` says whether they draw the test rows.
+    ``train_rows`` and ``test_rows`` say whether they draw the rows trained on and tested.
     """
     train_fraction = (1.0 - test_fraction) * (1.0 - validation_fraction)
     ratio = test_fraction / train_fraction
-    return SeedDraws(False, test_rows, True, False, ratio, is_assumed=True)
+    return SeedDraws(False, test_rows, train_rows, False, ratio, is_assumed=True)
 
 
 def _has_same_rows(one: Sequence[NDArray[np.int64]], other: Sequence[NDArray[np.int64]]) -> bool:
     return np.array_equal(np.sort(np.concatenate(one)), np.sort(np.concatenate(other)))
+
+
+def _has_same_targets(one: FederatedData, other: FederatedData) -> bool:
+    return one.num_clients == other.num_clients and all(
+        np.array_equal(targets, others)
+        for k in range(min(one.num_clients, MAX_COMPARED_CLIENTS))
+        for targets, others in zip(one.get_targets(k), other.get_targets(k), strict=True)
+    )
 
 
 def _compute_test_to_train(data: FederatedData) -> float:

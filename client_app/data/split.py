@@ -1,6 +1,6 @@
 """Split one client's rows into training, validation and test rows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -127,19 +127,33 @@ class RowDivision:
         latest ones for validation. Not together with ``groups``.
     is_test : array of bool, optional
         (n,), whether the data has the row for testing.
+    is_validation : array of bool, optional
+        (n,), whether the row is for validation, and thus not for testing, with every seed.
     """
 
     groups: Labels | None = None
     order: Labels | None = None
     is_test: NDArray[np.bool_] | None = None
+    is_validation: NDArray[np.bool_] | None = None
+
+    @property
+    def draws_test_rows(self) -> bool:
+        """Whether each seed draws other rows for testing."""
+        return self.is_test is None and self.order is None
 
     def select(self, rows: NDArray[Any]) -> "RowDivision":
         """Return the division of some rows, given by positions or a mask."""
-        groups, order, is_test = (
-            None if values is None else values[rows]
-            for values in (self.groups, self.order, self.is_test)
+        return RowDivision(
+            *(
+                None if values is None else values[rows]
+                for values in (self.groups, self.order, self.is_test, self.is_validation)
+            )
         )
-        return RowDivision(groups, order, is_test)
+
+    def fix_validation(self, rows: Rows, num_rows: int) -> "RowDivision":
+        """Return the division of n rows with these for validation, whichever seed divides them."""
+        is_validation = np.isin(np.arange(num_rows), rows)
+        return replace(self, is_validation=is_validation)
 
     def split_test(
         self, labels: Labels, fraction: float, *, client: int, seed: int
@@ -149,7 +163,22 @@ class RowDivision:
             return np.flatnonzero(~self.is_test), np.flatnonzero(self.is_test)
         if self.order is not None:
             return split_latest(self.order, fraction)
-        return split_client(labels, fraction, client=client, seed=seed, groups=self.groups)
+        if self.is_validation is None:
+            return split_client(labels, fraction, client=client, seed=seed, groups=self.groups)
+        return self._split_others(labels, fraction, client=client, seed=seed)
+
+    def _split_others(
+        self, labels: Labels, fraction: float, *, client: int, seed: int
+    ) -> tuple[Rows, Rows]:
+        """Draw as many test rows as from all rows, but none of those for validation."""
+        assert self.is_validation is not None
+        others = np.flatnonzero(~self.is_validation)
+        units = np.arange(len(labels)) if self.groups is None else self.groups
+        fraction *= len(np.unique(units)) / len(np.unique(units[others]))
+        groups = None if self.groups is None else self.groups[others]
+        _, drawn = split_client(labels[others], fraction, client=client, seed=seed, groups=groups)
+        test = others[drawn]
+        return np.setdiff1d(np.arange(len(labels)), test), test
 
     def split_validation(
         self, labels: Labels, fraction: float, *, client: int, seed: int
@@ -157,6 +186,11 @@ class RowDivision:
         """Divide training rows (n,), see ``split_validation``."""
         if self.order is not None and fraction and len(self.order) > 1:
             return split_latest(self.order, fraction)
+        if self.is_validation is not None:
+            validation = np.flatnonzero(self.is_validation)
+            if len(validation) == len(labels):  # one row is to train on
+                validation = validation[1:]
+            return np.setdiff1d(np.arange(len(labels)), validation), validation
         return split_validation(labels, fraction, client=client, seed=seed, groups=self.groups)
 
 

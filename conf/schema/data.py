@@ -9,6 +9,7 @@ from fedquorum.rules.parameters import (
     FRACTION,
     FRACTION_BELOW_ONE,
     NON_NEGATIVE,
+    NON_NEGATIVE_INT,
     POSITIVE,
     POSITIVE_INT,
     POSITIVE_INTS,
@@ -55,8 +56,12 @@ class DataSettings:
     They are sampled with the seed, among the clients without priority or, with ``priority=all``,
     among all; see ``client_app.data.held_out``.
     ``validation_fraction``: the fraction of every client's training split that is reserved for
-    tuning; see ``client_app.data.split.split_validation``. ``names``: whether the records keep the
-    names of the clients; never with more than 1,000 clients.
+    tuning; see ``client_app.data.split.split_validation``. ``validation_seed``: where each seed
+    draws the rows to test, the rows for validation are those that this seed draws, so that no other
+    seed tests them; null for the run's seed. ``names``: whether the records keep the names of the
+    clients; never with more than 1,000 clients. ``seed``: the seed of the data and its division,
+    null for the run's; with a number, runs with other seeds differ in the start, the order of
+    samples and who takes part.
     """
 
     name: str = MISSING
@@ -66,7 +71,9 @@ class DataSettings:
     priority_weights: Any = None
     holdout_client_fraction: float = parameter(0.0, FRACTION_BELOW_ONE)
     validation_fraction: float = parameter(0.0, VALIDATION_FRACTION)
+    validation_seed: int | None = parameter(None, NON_NEGATIVE_INT)
     names: bool = True
+    seed: int | None = parameter(None, NON_NEGATIVE_INT)
 
 
 @dataclass

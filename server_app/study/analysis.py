@@ -59,6 +59,7 @@ def build_study_result(
     skipped_seeds: Mapping[int, str],
     data: tuple[FederatedData, FederatedData] | None,
     looks: Sequence[Look],
+    is_metric_chosen: bool,
 ) -> StudyResult:
     """Build the result of a study from its runs.
 
@@ -79,6 +80,8 @@ def build_study_result(
         The data of the tuning's and of the comparison's first seed; None on devices.
     looks : sequence of Look
         The looks at the scores, this one last; empty with too few seeds for a verdict.
+    is_metric_chosen : bool
+        Whether the study chose the metric, and not the user.
     """
     sign = 1.0 if comparison.higher_is_better else -1.0
     scores = {
@@ -127,6 +130,7 @@ def build_study_result(
         data=_get_data_name(comparison),
         metric=comparison.metric,
         metric_key=f"test.{comparison.score}",
+        is_metric_chosen=is_metric_chosen,
         decision=decision,
         guessing=guessing,
         seed_draws=draws,
@@ -194,13 +198,11 @@ def _build_method_result(
     comparison: MethodComparison, candidate: Candidate, min_effect: float
 ) -> MethodResult:
     baseline = comparison.baseline
-    worse_off = better_off = math.nan
-    has_baseline = candidate is not baseline and not candidate.exclusion_reason
-    if has_baseline:
-        sign = 1.0 if comparison.metric_info.higher_is_better else -1.0
-        worse_off, better_off = compute_changed_fractions(
-            candidate.runs, baseline.runs, sign, min_effect
-        )
+    runs = [] if candidate.exclusion_reason else candidate.runs
+    if candidate is baseline:
+        runs = [] if baseline.restarted is None else [baseline.restarted]
+    sign = 1.0 if comparison.metric_info.higher_is_better else -1.0
+    worse_off, better_off = compute_changed_fractions(runs, baseline.runs, sign, min_effect)
     return MethodResult(
         name=candidate.method.name,
         summary=candidate.method.summary,
@@ -278,7 +280,10 @@ def _find_seed_draws(
     has_fixed_rows = any(getattr(settings, key, None) for key in ("test_path", "order_column"))
     test_fraction = getattr(settings, "test_fraction", DEFAULT_TEST_FRACTION)
     return assume_seed_draws(
-        test_fraction, settings.validation_fraction, test_rows=not has_fixed_rows
+        test_fraction,
+        settings.validation_fraction,
+        train_rows=settings.seed is None,
+        test_rows=settings.seed is None and not has_fixed_rows,
     )
 
 

@@ -28,12 +28,17 @@ from server_app.study.settings import StudySettings
 from server_app.study.tuning import MethodTuning
 
 VALIDATION_KEY, METRIC_KEY = "data.validation_fraction", "evaluation.metric"
+VALIDATION_SEED_KEY = "data.validation_seed"
 NUM_BINARY = 2
 DEFAULT_SETTINGS = {"experiment": "custom", VALIDATION_KEY: "0.2"}
 AVAILABILITY, ALWAYS, AT_RANDOM = "availability", "always", "bernoulli"
-RESERVED_SETTINGS = ("strategy", "resume", "engine.stop_after_round")
+RESERVED_SETTINGS = ("strategy", "resume", "engine.stop_after_round", VALIDATION_SEED_KEY)
 """Settings that the study itself chooses for its runs."""
 
+REASON_FOR_AUROC = (
+    f"one of two classes has more than {100 * LARGE_CLASS:.0f} % of the rows, so accuracy says "
+    "little (evaluation.metric=accuracy compares by accuracy)"
+)
 SCORE_STATISTICS = ("average", "worst", "best", "worst10", "best10")
 """Statistics over clients that a score may name, beside the mean by data."""
 
@@ -54,6 +59,8 @@ class Candidate:
         The runs with the tuned values, one per seed.
     exclusion_reason : str
         The reason for excluding it from the comparison; empty while it is compared.
+    restarted : SeedRun or None
+        Of the baseline, a run with the data of its first run and another start.
     """
 
     method: StudyMethod
@@ -62,6 +69,7 @@ class Candidate:
     tuning: MethodTuning
     runs: list[SeedRun] = field(default_factory=list)
     exclusion_reason: str = ""
+    restarted: SeedRun | None = None
 
 
 @dataclass(frozen=True)
@@ -134,6 +142,9 @@ def build_comparison(overrides: Sequence[str], study: StudySettings) -> MethodCo
     overrides = _add_availability(overrides, baseline, study)
     first = compose_overrides(_merge_overrides(overrides, baseline.overrides)).settings
     _check_settings(first, study)
+    if study.trials != 0:
+        # No seed of the comparison tests a row by which the tuning has chosen.
+        overrides = (*overrides, f"{VALIDATION_SEED_KEY}={first.seed}")
     metric = get_evaluation_metric(first)
     score = _resolve_score(study, first, metric)
     better = get_metric(metric).higher_is_better

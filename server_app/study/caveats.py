@@ -14,6 +14,7 @@ from fedquorum.records.client_names import NO_NAMES, ClientNames
 from fedquorum.records.reader import Run, read_dataset
 from fedquorum.records.tables import get_metric_column
 from fedquorum.report.names import format_setting, get_setting_name
+from fedquorum.rules.metrics import get_metric
 from numpy.typing import NDArray
 
 from client_app.data import FederatedData
@@ -218,7 +219,7 @@ def find_run_caveats(
     names : ClientNames
     """
     found = (
-        _describe_few_clients(clients),
+        _describe_few_clients(clients, metric, names),
         _describe_few_test_rows(clients, metric, names),
         _describe_undefined_metric(clients, metric, names),
         _describe_few_validation_rows(clients, names),
@@ -226,11 +227,18 @@ def find_run_caveats(
     return tuple(sentence for sentence in found if sentence)
 
 
-def _describe_few_clients(clients: Sequence[LastEvaluation]) -> str:
-    count = sum(not math.isnan(one.metric) for one in clients)
-    if count == 0 or count // TENTH > 1:
+def _describe_few_clients(
+    clients: Sequence[LastEvaluation], metric: str, names: ClientNames
+) -> str:
+    evaluated = [one for one in clients if not math.isnan(one.metric)]
+    if not evaluated or len(evaluated) // TENTH > 1:
         return ""
-    return f"With {count} evaluated clients, the worst 10 % are a single client."
+    sign = 1.0 if get_metric(metric).higher_is_better else -1.0
+    worst = min(evaluated, key=lambda one: sign * one.metric)
+    return (
+        f"With {len(evaluated)} evaluated clients, the worst 10 % are a single client: in the "
+        f"baseline's first run, client {names.format(worst.client)}."
+    )
 
 
 def _describe_few_test_rows(
@@ -348,7 +356,7 @@ def find_comparison_caveats(
         _describe_tuning_noise(compared, unit, margin),
         _describe_few_seeds(compared),
         _describe_late_gains(compared, unit, margin),
-        _describe_test_rows(draws),
+        _describe_test_rows(draws, is_tuned=any(method.trials for method in compared)),
     )
     return tuple(sentence for sentence in found if sentence)
 
@@ -457,8 +465,8 @@ def _find_late_rounds(curve: ScoreCurve) -> tuple[int, int]:
     return (before or [last])[-1], last
 
 
-def _describe_test_rows(draws: SeedDraws) -> str:
-    if draws.data:
+def _describe_test_rows(draws: SeedDraws, *, is_tuned: bool) -> str:
+    if draws.data or (draws.test_rows and not is_tuned):
         return ""
     if not draws.test_rows:
         return (
@@ -466,8 +474,8 @@ def _describe_test_rows(draws: SeedDraws) -> str:
             "of these clients they would be wider."
         )
     return (
-        "Each seed, also in the tuning, divides the same rows anew: the tuning used rows that "
-        "later runs test."
+        "Each seed, also in the tuning, divides the same rows anew: the tuning trained on rows "
+        "that later runs test, but it chose by others."
     )
 
 

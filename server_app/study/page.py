@@ -1,6 +1,7 @@
 """Render a study's result as one self-contained HTML page."""
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from fedquorum.sanitize import sanitize
 from markupsafe import Markup
 
 from client_app.data.seed_draws import SeedDraws
+from server_app.study.candidates import REASON_FOR_AUROC
 from server_app.study.charts import (
     StudyChart,
     build_study_charts,
@@ -166,6 +168,11 @@ def _format_table_note(result: StudyResult) -> str:
                 "mean over seeds."
             ),
         ]
+        if not math.isnan(next(m for m in result.methods if m.name == result.baseline).worse_off):
+            sentences.append(
+                f"In the row of {baseline}: itself with another start, in the first seed, so by "
+                "chance."
+            )
     if result.rivals is not None and result.rivals.methods:
         sentences.append(
             "Alone and fine-tuned are models of each client's own; their intervals hold with the "
@@ -188,6 +195,8 @@ def _list_facts(result: StudyResult, engine: str) -> Iterator[tuple[str, str]]:
     unit, spent = get_unit(result), result.spent
     clients = describe_score_clients(result)
     yield "Score", f"{unit.metric} of {clients}, on test splits that no tuning used"
+    if result.is_metric_chosen:
+        yield "Metric", f"chosen by the study: {REASON_FOR_AUROC}"
     shared = "every method has the same division of the data, initial model and samples"
     yield "Seeds", f"{count_seeds(result)}; with each, {shared}"
     yield "Each seed draws", _describe_draws(result.seed_draws)

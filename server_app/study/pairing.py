@@ -5,6 +5,7 @@ for the next, and its owner may refuse a strategy or withhold a metric.
 """
 
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 
 from fedquorum.errors import RunError
 from fedquorum.records.reader import read_population
@@ -67,6 +68,13 @@ def collect_seed_runs(
             exclude_candidate(comparison, candidate, job, f"its run {job.number}: {reason}")
     _restrict_to_common_clients(comparison, seed_jobs, jobs)
     return ""
+
+
+def collect_restarted_run(comparison: MethodComparison, job: Job, jobs: StudyJobs) -> None:
+    """Read the baseline's run with another start; without a score there is none."""
+    if job.read_state().status == "completed":
+        with suppress(RunError):
+            comparison.baseline.restarted = _read_seed_run(comparison, job, jobs)
 
 
 def _restrict_to_common_clients(

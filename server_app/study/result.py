@@ -112,7 +112,8 @@ class MethodResult:
         where it does; None if these are less than half.
     worse_off, better_off : float
         The fractions of clients whose metric is worse, or better, than with the baseline by more
-        than ``min_effect`` within a seed, mean over seeds; NaN for the baseline.
+        than ``min_effect`` within a seed, mean over seeds. Of the baseline, those with another
+        start and the data of its first seed: they are worse, or better, by chance. NaN if unknown.
     """
 
     name: str
@@ -217,6 +218,8 @@ class StudyResult:
         How the first compared run interpreted its data, as in its manifest; empty without runs.
     rivals : RivalComparison or None
         The comparison with models of the clients' own; None without it.
+    is_metric_chosen : bool
+        Whether the study chose the metric, because of two classes one has most rows.
     """
 
     goal: str
@@ -238,6 +241,7 @@ class StudyResult:
     command: str
     data_summary: Mapping[str, Any] = field(default_factory=dict)
     rivals: RivalComparison | None = None
+    is_metric_chosen: bool = False
 
     @property
     def metric_info(self) -> Metric:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from fedquorum.errors import SettingsError
+from fedquorum.rng import derive_seed
 from fedquorum.rules.decisions import PERSONAL_MODELS
 from hydra.core.override_parser.types import Override
 from hydra.plugins.launcher import Launcher
@@ -18,6 +19,7 @@ from server_app.runs.job import EXIT_INTERRUPTED, SweepUnfinished
 from server_app.runs.resume import can_resume
 from server_app.study.analysis import build_study_result
 from server_app.study.candidates import (
+    REASON_FOR_AUROC,
     Candidate,
     MethodComparison,
     build_comparison,
@@ -29,7 +31,12 @@ from server_app.study.jobs import BudgetExhaustedError, StudyJobs
 from server_app.study.looks import Look, add_look
 from server_app.study.page import write_page
 from server_app.study.paired_statistics import MIN_SEEDS
-from server_app.study.pairing import collect_seed_runs, describe_excluded_clients, exclude_candidate
+from server_app.study.pairing import (
+    collect_restarted_run,
+    collect_seed_runs,
+    describe_excluded_clients,
+    exclude_candidate,
+)
 from server_app.study.progress import ProgressFile
 from server_app.study.result import ScoreCurve, StudyResult
 from server_app.study.rivals import build_rival_overrides, can_have_rivals
@@ -103,10 +110,7 @@ def run_study(
         _check_seeds(study, progress)
         runner.say(_format_start_message(comparison, runner))
         if chosen:
-            runner.say(
-                "One of two classes has most rows, so AUROC decides, and average precision stands "
-                "beside it (evaluation.metric=accuracy compares by accuracy)"
-            )
+            runner.say(f"AUROC decides, and average precision is beside it: {REASON_FOR_AUROC}")
         try:
             with runner.display:
                 _tune(comparison, jobs, study)
@@ -125,6 +129,7 @@ def run_study(
             skipped_seeds=skipped,
             data=data,
             looks=looks,
+            is_metric_chosen=bool(chosen),
         )
         _write_result(result, runner, comparison.settings)
 
@@ -200,12 +205,14 @@ def _check_budget(budget: Budget, rounds: int, comparison: MethodComparison, tri
     min_runs = MIN_SEEDS + math.ceil(
         compute_num_runs(trials, compute_trial_cost(_get_rungs(comparison)))
     )
-    if budget.unit == "rounds" and budget.amount < min_runs * rounds:
+    min_rounds = min_runs * rounds + comparison.settings.rounds
+    if budget.unit == "rounds" and budget.amount < min_rounds:
         tuned = f" after {trials} trials" if trials else ""
         fewer = "trials=... and methods=[...] take" if trials else "methods=[...] takes"
         raise SettingsError(
-            f"budget must be at least {min_runs * methods}runs ({min_runs * rounds}rounds: "
-            f"{MIN_SEEDS} seeds of {methods} methods{tuned}), got {budget.text}; {fewer} fewer"
+            f"budget must be at least {min_runs * methods + 1}runs ({min_rounds}rounds: "
+            f"{MIN_SEEDS} seeds of {methods} methods{tuned}, and the baseline with another "
+            f"start), got {budget.text}; {fewer} fewer"
         )
 
 
@@ -243,7 +250,11 @@ def _tune(comparison: MethodComparison, jobs: StudyJobs, study: StudySettings) -
     max_trials = MAX_TRIALS if study.trials is None else study.trials
     planned, done, cost = jobs.progress.trials, 0, compute_trial_cost(_get_rungs(comparison))
     for size in compute_generation_sizes(max_trials if planned is None else planned):
-        if planned is None and study.trials is None and not _can_afford(jobs, cost, size, done):
+        if (
+            planned is None
+            and study.trials is None
+            and not _can_afford(jobs, cost, size, done, restart=comparison.settings.rounds)
+        ):
             break
         before = jobs.spent
         try:
@@ -292,12 +303,11 @@ def _get_rungs(comparison: MethodComparison) -> tuple[int, ...]:
     return compute_rungs(rounds, rounds if is_last else every)
 
 
-def _can_afford(jobs: StudyJobs, cost: float, size: int, done: int) -> bool:
+def _can_afford(jobs: StudyJobs, cost: float, size: int, done: int, *, restart: int) -> bool:
     """Return whether a generation of trials of this cost fits into the tuning's budget."""
     if done == 0:
-        return jobs.budget.unit == "seconds" or jobs.budget.amount >= jobs.cost_per_seed * (
-            MIN_SEEDS + 1
-        )
+        needed = jobs.cost_per_seed * (MIN_SEEDS + 1) + restart
+        return jobs.budget.unit == "seconds" or jobs.budget.amount >= needed
     available = compute_tuning_budget(
         jobs.budget.amount, jobs.spent, jobs.cost_per_seed, MIN_SEEDS * RESERVE_FACTOR
     )
@@ -420,9 +430,29 @@ def _run_comparison(
         seeds.append(seed)
         if len(todo) == len(seed_jobs):
             jobs.progress.save(once=jobs.spent - before)
+        if len(seeds) == 1:
+            _restart_baseline(comparison, jobs, seed)
         if todo:
             number = f"{len(seeds)} seeds" if len(seeds) > 1 else "1 seed"
             jobs.print_progress(
                 f"{number} compared{describe_excluded_clients(comparison, seed_jobs)}"
             )
     return seeds, skipped
+
+
+def _restart_baseline(comparison: MethodComparison, jobs: StudyJobs, seed: int) -> None:
+    """Run the baseline with the data of a seed, but another start.
+
+    The clients that it leaves worse off are so by chance.
+    """
+    baseline, data_seed = comparison.baseline, comparison.settings.data.seed
+    job = _get_job(
+        baseline,
+        jobs,
+        baseline.tuning.best_overrides,
+        derive_seed(seed, "restart"),
+        further=(f"data.seed={seed if data_seed is None else data_seed}",),
+    )
+    with suppress(BudgetExhaustedError):
+        jobs.run([job])
+    collect_restarted_run(comparison, job, jobs)

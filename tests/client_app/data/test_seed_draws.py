@@ -1,5 +1,6 @@
 """Tests of what seeds draw anew, found by comparing the data of two seeds."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from client_app.data import load_data
 from client_app.data.seed_draws import SeedDraws, assume_seed_draws, find_seed_draws
-from conf.schema.data import CsvSettings, NpzSettings, SynthSettings
+from conf.schema.data import CsvSettings, DataSettings, NpzSettings, SynthSettings
 from tests.client_app.data.test_partitioned import make_partitioned
 
 ROWS = 120
@@ -83,9 +84,27 @@ def test_generated_data_is_new() -> None:
     assert draws.test_to_train > 0
 
 
+@pytest.mark.parametrize("kind", ["generated", "table"])
+def test_a_seed_of_the_data_draws_nothing_anew(kind: str, tmp_path: Path) -> None:
+    """``data.seed`` gives every run the same rows, those of a run with this seed."""
+    settings: DataSettings = SynthSettings(num_clients=3, num_priority=2, seed=7)
+    if kind == "table":
+        path = str(write_table(tmp_path / "t.csv"))
+        settings = CsvSettings(path=path, client_column="site", target="ill", seed=7)
+    one, other = load_data(settings, 1), load_data(settings, 2)
+    draws = find_seed_draws(one, other)
+    assert not any((draws.data, draws.test_rows, draws.train_rows, draws.division))
+    of_run = load_data(replace(settings, seed=None), 7)
+    for k in range(3):
+        for found, expected in zip(one.get_targets(k), of_run.get_targets(k), strict=True):
+            assert np.array_equal(found, expected)
+
+
 def test_devices_draw_what_their_settings_say() -> None:
     """Nobody else sees their rows."""
-    draws = assume_seed_draws(0.2, 0.2, test_rows=True)
+    draws = assume_seed_draws(0.2, 0.2, train_rows=True, test_rows=True)
     assert draws.is_assumed
     assert draws.correction == pytest.approx(0.3125)
-    assert assume_seed_draws(0.2, 0.2, test_rows=False).correction == 0.0
+    fixed = assume_seed_draws(0.2, 0.2, train_rows=False, test_rows=False)
+    assert fixed.correction == 0.0
+    assert not fixed.train_rows

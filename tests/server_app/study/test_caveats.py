@@ -9,6 +9,7 @@ from typing import cast
 
 import numpy as np
 import pytest
+from fedquorum.records.client_names import ClientNames
 from numpy.typing import NDArray
 
 from client_app.data import FederatedData
@@ -177,7 +178,13 @@ def test_only_the_first_ids_are_named() -> None:
 
 
 def test_the_worst_tenth_of_few_clients_is_one() -> None:
-    """Of 19 clients, a tenth is floor(19 / 10) = 1; of 20, it is 2."""
+    """Of 19 clients, a tenth is floor(19 / 10) = 1; of 20, it is 2. The caveat names the client."""
+    few = [*MANY[:17], replace(MANY[17], metric=0.2), replace(MANY[18], metric=math.nan)]
+    (caveat, _) = find_run_caveats(few, "accuracy", ClientNames({17: "Oslo"}))
+    assert "18 evaluated clients" in caveat
+    assert caveat.endswith("client Oslo.")
+    (caveat, _) = find_run_caveats(few, "rmse")
+    assert caveat.endswith("client 0.")
     (caveat,) = find_run_caveats(MANY[:19], "accuracy")
     assert "19 evaluated clients" in caveat
     assert find_run_caveats(MANY[:20], "accuracy") == ()
@@ -378,10 +385,15 @@ def test_a_gain_of_curves_without_a_tenth() -> None:
     ],
 )
 def test_seeds_that_share_their_rows(draws: SeedDraws, part: str) -> None:
-    """Generated data shares none."""
-    caveats = find_run_comparison_caveats([make_method_result("fedavg", BASE * 2)], draws=draws)
+    """Generated data shares none, and without a tuning no run tests rows of another kind."""
+    trials = [Trial((), "completed", 0.7, ())]
+    tuned = [make_method_result("fedavg", BASE * 2, trials=trials)]
+    caveats = find_run_comparison_caveats(tuned, draws=draws)
     assert len(caveats) == bool(part)
     assert part in "".join(caveats)
+    untuned = [make_method_result("fedavg", BASE * 2)]
+    expected = () if draws.test_rows else caveats
+    assert find_run_comparison_caveats(untuned, draws=draws) == expected
 
 
 # --- texts ------------------------------------------------------------------------------------
@@ -407,7 +419,10 @@ def test_every_caveat(snapshot: Snapshot) -> None:
                 make_twice_tuned_method("mifa", 0.4, ahead=0.15),
             ]
         ),
-        *find_run_comparison_caveats([make_rising_method("mifa", by=0.03)], draws=DIVIDED_ANEW),
+        *find_run_comparison_caveats(
+            [replace(make_rising_method("mifa", by=0.03), trials=tuple(FAILED))],
+            draws=DIVIDED_ANEW,
+        ),
         *find_run_comparison_caveats(
             [make_method_result("fedavg", BASE * 2)], draws=SAME_TEST_ROWS
         ),

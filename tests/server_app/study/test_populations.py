@@ -24,7 +24,7 @@ RUNS = (
     "baseline='fedavg client.lr=0.05'",
     "trials=0",
     f"seeds={SEEDS}",
-    f"budget={2 * SEEDS}runs",
+    f"budget={2 * SEEDS + 1}runs",
 )
 
 

@@ -32,7 +32,7 @@ CLIENTS, ROWS = 6, 240
 COMMON = (
     *("data=csv", "data.client_column=site", "data.target=ill", "rounds=3"),
     *("model=logistic_regression", "client.lr=1.0", "client.local_epochs=4"),
-    *("goal=fairness", "methods=[qfedavg]", "trials=0", "budget=10runs"),
+    *("goal=fairness", "methods=[qfedavg]", "trials=0", "budget=11runs"),
 )
 
 

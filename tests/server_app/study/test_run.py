@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from fedquorum.errors import RunError, SettingsError
 from numpy.typing import NDArray
@@ -36,7 +37,7 @@ SMALL = (
     "client.local_epochs=1",
 )
 STUDY = ("goal=priority", "methods=[fedavg_priority]", "trials=3")
-BUDGET = "budget=22runs"
+BUDGET = "budget=23runs"
 
 
 def read_result(folder: Path) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def read_result(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def finished_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a finished study of two methods, with a budget of 22 runs."""
+    """Return a finished study of two methods, with a budget of 23 runs."""
     folder = tmp_path_factory.mktemp("study") / "here"
     return start_study((*SMALL, *STUDY, BUDGET, f"output={folder}"))
 
@@ -86,12 +87,39 @@ def test_tuning_and_comparison_have_separate_seeds(finished_study: Path) -> None
 
 @pytest.mark.slow
 def test_the_budget_is_kept(finished_study: Path) -> None:
-    """At most 22 runs of 2 rounds are spent, and no other pair of runs would fit."""
+    """At most 23 runs of 2 rounds are spent, and no other pair of runs would fit."""
     spent = sum(
         len(read_complete_rounds(path.parent)) for path in finished_study.glob("*/rounds.jsonl")
     )
     assert read_result(finished_study)["spent"]["spent"] == spent
-    assert 22 * 2 - 2 * 2 < spent <= 22 * 2
+    assert 23 * 2 - 2 * 2 < spent <= 23 * 2
+
+
+@pytest.mark.slow
+def test_the_baseline_with_another_start(finished_study: Path) -> None:
+    """It has the data of the first seed, and says how many clients are worse off by chance."""
+    baseline = read_result(finished_study)["results"][0]
+    first = baseline["runs"][0]
+    [restarted] = (
+        path.parent
+        for path in finished_study.glob("*/config.yaml")
+        if f"\n  seed: {first['seed']}\n" in path.read_text()
+    )
+    one, other = (
+        {row["client"]: row for row in pq.read_table(folder / "evaluations").to_pylist()[-6:]}
+        for folder in (restarted, finished_study / first["folder"])
+    )
+    assert [row["test_num_examples"] for row in one.values()] == [
+        row["test_num_examples"] for row in other.values()
+    ]
+    gains = [one[k]["test_accuracy"] - other[k]["test_accuracy"] for k in range(6)]
+    assert any(gains)
+    assert baseline["worse_off"] == sum(gain < -0.01 for gain in gains) / 6
+    assert baseline["better_off"] == sum(gain > 0.01 for gain in gains) / 6
+    assert (
+        "In the row of FedAvg: itself with another start"
+        in (finished_study / "study.html").read_text()
+    )
 
 
 @pytest.mark.slow
@@ -177,7 +205,7 @@ def test_a_study_continues_with_more_budget(finished_study: Path, tmp_path: Path
     """The tuning does not change, and further seeds follow."""
     further = tmp_path / "study"
     shutil.copytree(finished_study, further)
-    start_study((*SMALL, *STUDY, "budget=24runs", f"output={further}"))
+    start_study((*SMALL, *STUDY, "budget=25runs", f"output={further}"))
     before, after = read_result(finished_study), read_result(further)
     assert after["seeds"] == before["seeds"] + 1
     assert [one["tuned"] for one in after["results"]] == [one["tuned"] for one in before["results"]]
@@ -214,7 +242,7 @@ def test_methods_that_do_not_fit_are_named_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They are reported before any run starts."""
-    words = ("goal=fairness", "strategy.fraction=0.5", BUDGET.replace("22", "200"))
+    words = ("goal=fairness", "strategy.fraction=0.5", "budget=200runs")
     with pytest.raises(SystemExit):
         start_study((*SMALL, *words, f"output={tmp_path}"))
     first, second, *_ = capsys.readouterr().out.splitlines()
@@ -264,6 +292,7 @@ def test_a_method_that_fails_is_left_out(tmp_path: Path) -> None:
     [
         (("strategy=fedau",), r"strategy must be left to the study \(methods=\[\.\.\.\] says"),
         (("seed=1,2",), "seed must have one value in a study, got seed=1,2"),
+        (("data.validation_seed=4",), "data.validation_seed must be left to the study, got"),
         (("data.validation_fraction=0",), "data.validation_fraction must be above 0 in a study"),
         (("data.priority=all",), "data.priority must name the clients that goal=priority is"),
         (("evaluation.clients=priority",), "evaluation.clients must be all in a study"),
@@ -273,12 +302,12 @@ def test_a_method_that_fails_is_left_out(tmp_path: Path) -> None:
             "engine.simulated_seconds must be null in a study",
         ),
         (
-            ("trials=0", "budget=9runs"),
-            r"budget must be at least 10runs \(20rounds: 5 seeds of 2 methods\)",
+            ("trials=0", "budget=10runs"),
+            r"budget must be at least 11runs \(22rounds: 5 seeds of 2 methods, and the baseline",
         ),
         (
             ("trials=33", "budget=20runs"),
-            r"budget must be at least 70runs \(140rounds: 5 seeds of 2 methods after 33 trials\)",
+            r"budget must be at least 71runs \(142rounds: 5 seeds of 2 methods after 33 trials",
         ),
         (("metric_key=all.gini",), "metric_key must be GROUP.NAME with a group .* got all.gini"),
         (("client.lrr=1",), "client.lrr is not a setting"),
@@ -353,6 +382,25 @@ def choose_score(labels: list[int], *overrides: str, **options: Any) -> str:
     data = cast("FederatedData", TwoClients(labels))
     chosen = choose_metric(common, comparison, study, data)
     return build_comparison((*common, *chosen), study).score
+
+
+@pytest.mark.parametrize(
+    ("words", "trials", "expected"),
+    [
+        ((), None, 1),
+        (("seed=7",), 3, 7),
+        ((), 0, None),
+    ],
+)
+def test_no_seed_tests_rows_by_which_the_tuning_chooses(
+    words: tuple[str, ...], trials: int | None, expected: int | None
+) -> None:
+    """All runs validate the rows of the tuning's first seed, unless nothing is tuned."""
+    study = StudySettings("average", "1h", ["term"], trials=trials)
+    common = collect_common_overrides(map(parse_override, (*SMALL, *words)))
+    comparison = build_comparison(common, study)
+    found = {candidate.settings.data.validation_seed for candidate in comparison.candidates}
+    assert found == {expected}
 
 
 def test_auroc_decides_where_one_of_two_classes_has_most_rows() -> None:
