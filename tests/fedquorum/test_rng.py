@@ -2,7 +2,8 @@
 
 from itertools import product
 
-from fedquorum.rng import derive_seed, make_generator
+import pytest
+from fedquorum.rng import MIN_JOINT_DRAWS, derive_seed, draw_normals, make_generator
 
 
 def test_a_stream_is_reproducible() -> None:
@@ -26,3 +27,17 @@ def test_derived_seeds_fit_in_31_bits() -> None:
     seeds = {derive_seed(seed, purpose) for seed in range(20) for purpose in ("a", "b")}
     assert len(seeds) == 40
     assert all(0 <= seed < 2**31 for seed in seeds)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**31, 2**32 - 1, 2**32, 2**70])
+@pytest.mark.parametrize("server_round", [0, 1, 2**31])
+def test_numbers_drawn_together_are_those_of_each_generator(seed: int, server_round: int) -> None:
+    """NumPy itself is the reference; a number of two words, or few clients, change nothing."""
+    clients = [*range(20), 2**16, 2**31 - 1, 2**32 - 1]
+    expected = [
+        make_generator(seed, "response-time", server_round, k).standard_normal() for k in clients
+    ]
+    assert draw_normals(seed, "response-time", server_round, clients).tolist() == expected
+    few = clients[: MIN_JOINT_DRAWS - 1]
+    assert draw_normals(seed, "response-time", server_round, few).tolist() == expected[: len(few)]
+    assert draw_normals(seed, "response-time", server_round, []).tolist() == []

@@ -209,6 +209,10 @@ def test_simulated_seconds_end_a_run_and_time_its_evaluations(
     assert load_all(tmp_path / "2")[0].status == "interrupted"
     assert run(tmp_path / "2", *stopped, f"resume={tmp_path / '2'}") == found
     assert read_model(tmp_path / "2") == read_model(tmp_path / "run")
+    longer = run(tmp_path / "run", *again, "engine.simulated_seconds=60")
+    assert longer[:last] == found
+    assert longer[-1]["simulated_seconds"] >= 60 > longer[-2]["simulated_seconds"]
+    assert not audit_run(tmp_path / "run").mismatches
 
 
 @pytest.mark.parametrize(

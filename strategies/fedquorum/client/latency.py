@@ -8,12 +8,11 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Protocol
 
 import numpy as np
 
-from ..rng import make_generator
+from ..rng import draw_normals
 from ..rules.parameters import NON_NEGATIVE, POSITIVE
 from ..rules.rule import check_parameters, parameter
 from ..rules.types import FloatArray, IntArray
@@ -37,6 +36,9 @@ class LatencyModel(Protocol):
         server_round : int
             From 1.
         """
+
+    def list_seconds(self, seed: int, clients: Sequence[int], server_round: int) -> list[float]:
+        """Return the response times of several clients in a round."""
 
     @property
     def is_stationary(self) -> bool:
@@ -82,9 +84,16 @@ class LognormalLatency:
 
     def get_seconds(self, seed: int, client: int, server_round: int) -> float:
         """Return the response time of a client in a round."""
-        of_client = self._draw_client_effect(seed, client)
-        of_round = make_generator(seed, LATENCY_STREAM, server_round, client).standard_normal()
-        return float(self.median * math.exp(self.between * of_client + self.within * of_round))
+        return self.list_seconds(seed, [client], server_round)[0]
+
+    def list_seconds(self, seed: int, clients: Sequence[int], server_round: int) -> list[float]:
+        """Return the response times of several clients in a round."""
+        of_clients = _draw_client_effects(seed, clients)
+        of_round = draw_normals(seed, LATENCY_STREAM, server_round, clients).tolist()
+        return [
+            float(self.median * math.exp(self.between * z_k + self.within * z_kt))
+            for z_k, z_kt in zip(of_clients, of_round, strict=True)
+        ]
 
     @property
     def is_stationary(self) -> bool:
@@ -95,7 +104,7 @@ class LognormalLatency:
         self, seed: int, clients: IntArray
     ) -> Callable[[np.random.Generator], FloatArray]:
         """Return a function that draws z_kt anew and keeps z_k."""
-        of_client = np.array([self._draw_client_effect(seed, k) for k in clients.tolist()])
+        of_client = np.array(_draw_client_effects(seed, clients.tolist()))
 
         def draw(rng: np.random.Generator) -> FloatArray:
             of_round = rng.standard_normal(len(of_client))
@@ -103,11 +112,17 @@ class LognormalLatency:
 
         return draw
 
-    @staticmethod
-    @cache
-    def _draw_client_effect(seed: int, client: int) -> float:
-        """Return z_k, drawn once: a run asks the same clients again and again."""
-        return make_generator(seed, LATENCY_STREAM, 0, client).standard_normal()
+
+_CLIENT_EFFECTS: dict[tuple[int, int], float] = {}
+
+
+def _draw_client_effects(seed: int, clients: Sequence[int]) -> list[float]:
+    """Return z_k of each client, drawn once: a run asks the same clients again and again."""
+    new = [k for k in clients if (seed, k) not in _CLIENT_EFFECTS]
+    if new:
+        drawn = draw_normals(seed, LATENCY_STREAM, 0, new).tolist()
+        _CLIENT_EFFECTS.update(zip([(seed, k) for k in new], drawn, strict=True))
+    return [_CLIENT_EFFECTS[seed, k] for k in clients]
 
 
 @dataclass(frozen=True)
@@ -127,6 +142,11 @@ class ScaledLatency:
     def get_seconds(self, seed: int, client: int, server_round: int) -> float:
         """Return the response time of a client in a round."""
         return self.get_factor(client) * self.base.get_seconds(seed, client, server_round)
+
+    def list_seconds(self, seed: int, clients: Sequence[int], server_round: int) -> list[float]:
+        """Return the response times of several clients in a round."""
+        times = self.base.list_seconds(seed, clients, server_round)
+        return [self.get_factor(k) * time for k, time in zip(clients, times, strict=True)]
 
     @property
     def is_stationary(self) -> bool:
@@ -162,6 +182,10 @@ class TraceLatency:
         of_client = self.times[client]
         index = bisect_right(of_client, (server_round, math.inf))
         return of_client[max(index - 1, 0)][1]
+
+    def list_seconds(self, seed: int, clients: Sequence[int], server_round: int) -> list[float]:
+        """Return the response times of several clients in a round."""
+        return [self.get_seconds(seed, client, server_round) for client in clients]
 
     @property
     def is_stationary(self) -> bool:

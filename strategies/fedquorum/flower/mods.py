@@ -202,6 +202,7 @@ class ResponseTimeMod:
         server_round, selected = decode_selected_clients(message.content, node.hosted)
         reply = call_next(message, context)
         if not reply.has_error():
-            times = {k: node.times.get_seconds(node.seed, k, server_round) for k in selected}
-            reply.content = add_response_times(reply.content, times)
+            times = node.times.list_seconds(node.seed, selected, server_round)
+            by_client = dict(zip(selected, times, strict=True))
+            reply.content = add_response_times(reply.content, by_client)
         return reply

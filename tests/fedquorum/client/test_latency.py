@@ -5,7 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fedquorum.client.latency import LognormalLatency, TraceLatency, read_response_times
+from fedquorum.client.latency import (
+    LognormalLatency,
+    ScaledLatency,
+    TraceLatency,
+    read_response_times,
+)
 from fedquorum.errors import DataError, ParameterError
 
 
@@ -34,6 +39,17 @@ def test_a_time_depends_on_seed_client_and_round_alone() -> None:
     assert times.get_seconds(3, 4, 5) == LognormalLatency().get_seconds(3, 4, 5)
     assert len({times.get_seconds(s, k, t) for s in (1, 2) for k in (0, 1) for t in (1, 2)}) == 8
     assert LognormalLatency(7.0, 0.0, 0.0).get_seconds(1, 2, 3) == 7.0
+
+
+def test_times_of_many_clients_are_those_of_each() -> None:
+    """Drawn together or one after the other, to the bit."""
+    times = LognormalLatency()
+    expected = [times.get_seconds(8, k, 3) for k in range(40)]
+    assert times.list_seconds(8, range(40), 3) == expected
+    scaled = ScaledLatency(times, lambda client: 1.0 + client)
+    assert scaled.list_seconds(8, [2, 5], 3) == [3.0 * expected[2], 6.0 * expected[5]]
+    trace = TraceLatency({0: [(1, 2.0)], 1: [(2, 5.0)]})
+    assert trace.list_seconds(8, [1, 0], 3) == [5.0, 2.0]
 
 
 @pytest.mark.parametrize("wrong", [{"median": 0.0}, {"between": -1.0}, {"within": math.nan}])
