@@ -35,6 +35,11 @@ def check_late_updates(settings: Settings) -> None:
                     f"late updates, which engine.late_replies=count lets count), got {given}"
                 )
         return
+    if settings.privacy.name != "none":
+        raise SettingsError(
+            f"engine.late_replies must be discard with privacy={settings.privacy.name} (updates "
+            "are clipped by the norm of the round in which they are asked for), got count"
+        )
     if engine.quorum_clients == "priority":
         raise SettingsError(
             "engine.quorum_clients must be asked with engine.late_replies=count (a quorum then "

@@ -13,6 +13,7 @@ from typing import Any, Self
 from fedquorum.contrib import REPORTED_METRICS
 from fedquorum.records.callback import FinishedRound, RunCallback
 from fedquorum.records.round_record import (
+    FREE_GROUP,
     OPTIONAL_GROUPS,
     TEST_GROUPS,
     RoundRecord,
@@ -107,7 +108,8 @@ class DisplaySpec:
         optional = [group for group in OPTIONAL_GROUPS if test.get(group)]
         if "non_priority" in evaluated and self.goal in PRIORITY_GOALS:
             return evaluated + optional
-        return evaluated[-1:] + optional
+        # Beside the free clients, no other group is one of all.
+        return optional if FREE_GROUP in optional else evaluated[-1:] + optional
 
     @property
     def statistics(self) -> Sequence[tuple[str, str]]:
@@ -310,11 +312,16 @@ def format_round(record: Mapping[str, Any], spec: DisplaySpec) -> str:
     loss, test = record["global_loss"], record["test"]
     words = [] if loss is None or math.isnan(loss) else [f"loss {loss:.4f}"]
     words += [
-        f"test {spec.metric_name} {spec.format_test(test[group])}"
+        f"test {spec.metric_name} {spec.format_test(test[group])}{_describe_free(group, test)}"
         for group in spec.select_groups(test or {})[:1]
     ]
     words.append(f"admitted {record['admitted']} of {record['selected']} selected")
     return "  ".join(words)
+
+
+def _describe_free(group: str, test: Mapping[str, Any]) -> str:
+    """Return how many clients were evaluated, if the others trained meanwhile; else empty."""
+    return f" of {test[group]['evaluated']} free clients" if group == FREE_GROUP else ""
 
 
 def build_final_table(

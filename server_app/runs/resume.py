@@ -45,15 +45,16 @@ _DEADLINE_KEYS = (
     "engine.quorum_clients",
     "engine.grace_seconds",
     "engine.round_timeout",
+)
+"""The settings that decide which replies are in time: they change the result of a virtual clock."""
+
+_LATE_KEYS = (
     "engine.late_replies",
     "engine.staleness_exponent",
     "engine.max_staleness",
     "engine.concurrency",
 )
-"""The settings that decide which replies are in time and how late ones count.
-
-They change the result of a virtual clock.
-"""
+"""The settings that decide how late replies count, by any clock."""
 
 
 def merge_resumed_overrides(overrides: Sequence[str]) -> tuple[str, ...]:
@@ -205,13 +206,14 @@ def check_resumable(
     from fedquorum.records.checkpoint import check_unchanged
 
     current = flatten_settings(asdict(settings))
-    changeable: tuple[str, ...] = CHANGEABLE_PREFIXES
+    fixed = _LATE_KEYS
     if settings.response_time.name != "none":
-        changeable = tuple(
-            key
-            for key in current
-            if key.startswith(CHANGEABLE_PREFIXES) and key not in _DEADLINE_KEYS
-        )
+        fixed += _DEADLINE_KEYS
+    changeable = tuple(
+        key
+        for key in {**checkpoint.settings, **current}
+        if key.startswith(CHANGEABLE_PREFIXES) and key not in fixed
+    )
     changeable += list_changeable_locations(fingerprint)
     try:
         check_unchanged(checkpoint.settings, current, changeable_prefixes=changeable)

@@ -193,6 +193,10 @@ def test_nobody_late_is_the_run_without_late_updates(tmp_path: Path) -> None:
             ["response_time=none"],
             "engine.late_replies must be discard with engine=in-process and response_time=none",
         ),
+        (
+            ["response_time=none", "privacy=dp_fixed_server"],
+            "engine.late_replies must be discard with privacy=dp_fixed_server",
+        ),
         (["engine.quorum=7"], "engine.quorum must be at most 6, engine.concurrency"),
         (["engine.concurrency=9"], "engine.concurrency must be at most 8, the number of clients"),
         (["engine.quorum_clients=priority"], "engine.quorum_clients must be asked with engine.lat"),
