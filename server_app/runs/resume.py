@@ -206,9 +206,8 @@ def check_resumable(
     from fedquorum.records.checkpoint import check_unchanged
 
     current = flatten_settings(asdict(settings))
-    fixed = _LATE_KEYS
-    if settings.response_time.name != "none":
-        fixed += _DEADLINE_KEYS
+    has_clock = settings.response_time.name != "none"
+    fixed = (*_LATE_KEYS, *(_DEADLINE_KEYS if has_clock else ()))
     changeable = tuple(
         key
         for key in {**checkpoint.settings, **current}
