@@ -40,7 +40,8 @@ def measure_directly(chapter: DirectChapter) -> ChapterResult:
 def summarize_runs(chapter: SweepChapter, runs: Sequence[LoggedRun]) -> ChapterResult:
     """Build the result of a chapter from its logged runs, at least one."""
     seeds = sorted({run.seed for run in runs})
-    rounds = sorted({run.rounds for run in runs})
+    # A run of one round is there for its clients alone, so its rounds are not the chapter's.
+    rounds = sorted({run.rounds for run in runs if run.rounds > 1} or {1})
     planned = len(list_jobs(chapter))
     note = f"{len(runs)} of its {planned} runs so far." if len(runs) < planned else ""
     return ChapterResult(
