@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from server_app.study.looks import Look, add_look, compute_look_confidence
-from server_app.study.paired_statistics import decide_best_method
+from server_app.study.paired_statistics import NUM_WEIGHT_SETS, decide_best_method
 
 CLIENTS, TRAIN, VALIDATION, TEST = 20, 32, 8, 10
 """The clients, and each one's rows by the default fractions: 0.64, 0.16 and 0.2."""
@@ -47,6 +47,8 @@ class Scenario:
         What the method gains, in standard deviations of a seed's paired difference.
     fixed : bool
         Whether all seeds test the same rows.
+    has_row_weights : bool
+        Whether the variance of these rows counts, so that the claim is about new ones.
     same_model : bool
         Whether both methods train on the same features, each on a random half of the rows: then
         they are equal on any one table.
@@ -61,6 +63,7 @@ class Scenario:
     name: str
     gain: float = 0.0
     fixed: bool = False
+    has_row_weights: bool = False
     same_model: bool = False
     tuned: bool = False
     looks: tuple[int, ...] | None = None
@@ -70,7 +73,8 @@ class Scenario:
 SCENARIOS = (
     Scenario("equal, rows divided anew"),
     Scenario("equal on these test rows, which are fixed", fixed=True, same_model=True),
-    Scenario("equal on new rows, test rows fixed (no claim of the study)", fixed=True),
+    Scenario("equal on new rows, test rows fixed", fixed=True, has_row_weights=True),
+    Scenario("equal on new rows, test rows fixed, by Student's t alone", fixed=True),
     Scenario("equal, the method is the best of 33 settings", tuned=True),
     *(
         Scenario(f"better by {gain} x a deviation of the paired difference", gain=gain)
@@ -84,8 +88,11 @@ SCORES = ("mean", "worst tenth")
 
 def draw_scores(
     scenario: Scenario, rng: np.random.Generator, populations: int, seeds: int
-) -> dict[str, tuple[Array, Array]]:
-    """Return the scores (populations, seeds) of baseline and method, by kind of score."""
+) -> dict[str, tuple[Array, ...]]:
+    """Return by kind of score the scores (populations, seeds) of baseline and method.
+
+    With row weights, their scores (populations, seeds, B) with each set of weights follow.
+    """
     shape = (populations, ROWS, FEATURES)
     signs = rng.choice([-1.0, 1.0], size=(populations, 1, FEATURES))
     x = rng.normal(size=shape)
@@ -104,11 +111,20 @@ def draw_scores(
     else:
         other = first if scenario.same_model else first + USED
         method = _evaluate(x, y, other, train, halves[1])
+    weights = None
+    if scenario.has_row_weights:
+        weights = rng.poisson(size=(populations, 1, NUM_WEIGHT_SETS, CLIENTS, TEST)).astype(float)
+        weights[weights.sum(axis=-1) == 0] = 1.0
     found = {}
     for kind in SCORES:
-        pair = tuple(_score(correct, test, kind)[:, 2:] for correct in (baseline, method))
-        deviation = (pair[1] - pair[0]).std(axis=1, ddof=1).mean()
-        found[kind] = (pair[0], pair[1] + scenario.gain * deviation)
+        base, tried = (_score(correct, test, kind)[:, 2:] for correct in (baseline, method))
+        gain = scenario.gain * (tried - base).std(axis=1, ddof=1).mean()
+        sets = (
+            _score(correct, test, kind, weights)[:, 2:]
+            for correct in (baseline, method)
+            if weights is not None
+        )
+        found[kind] = (base, tried + gain, *sets)
     return found
 
 
@@ -146,13 +162,23 @@ def _evaluate(
     return correct
 
 
-def _score(correct: Array, rows: NDArray[np.int64], kind: str) -> Array:
-    """Return the score (populations, seeds) on these rows of each client."""
+def _score(
+    correct: Array, rows: NDArray[np.int64], kind: str, weights: Array | None = None
+) -> Array:
+    """Return the score (populations, seeds) on these rows of each client.
+
+    With weights (populations, 1, B, clients, rows) it is (populations, seeds, B).
+    """
     flat = rows.reshape(*rows.shape[:2], -1)
-    by_client = np.take_along_axis(correct, flat, axis=2).reshape(rows.shape).mean(axis=3)
+    found = np.take_along_axis(correct, flat, axis=2).reshape(rows.shape)
+    by_client = (
+        found.mean(axis=-1)
+        if weights is None
+        else np.einsum("pskr,pbkr->psbk", found, weights[:, 0]) / weights.sum(axis=-1)
+    )
     if kind == "worst tenth":
-        by_client = np.sort(by_client, axis=2)[:, :, : CLIENTS // 10]
-    score: Array = by_client.mean(axis=2)
+        by_client = np.sort(by_client, axis=-1)[..., : CLIENTS // 10]
+    score: Array = by_client.mean(axis=-1)
     return score
 
 
@@ -168,16 +194,32 @@ def _choose_setting(settings: Sequence[Array], validation: NDArray[np.int64]) ->
     return np.stack([settings[k][population] for population, k in enumerate(best)])
 
 
-def names_method(scenario: Scenario, baseline: Array, method: Array, looks: Sequence[int]) -> bool:
-    """Return whether one of the looks names the method; the study stops at a verdict."""
+def names_method(scenario: Scenario, found: Sequence[Array], looks: Sequence[int]) -> bool:
+    """Return whether one of the looks names the method; the study stops at a verdict.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    found : sequence of array
+        Of one population, see ``draw_scores``.
+    looks : sequence of int
+    """
+    methods = (BASELINE, METHOD)
     ratio = 0.0 if scenario.fixed else TEST / TRAIN
     done: tuple[Look, ...] = ()
     for seeds in looks:
         done = add_look(done, seeds, scenario.planned or looks[0])
         confidence = compute_look_confidence(done, CONFIDENCE, ratio)
-        scores = {BASELINE: baseline[:seeds].tolist(), METHOD: method[:seeds].tolist()}
         decision = decide_best_method(
-            scores, BASELINE, MARGIN, confidence=confidence, test_to_train=ratio
+            {method: one[:seeds].tolist() for method, one in zip(methods, found, strict=False)},
+            BASELINE,
+            MARGIN,
+            confidence=confidence,
+            test_to_train=ratio,
+            resampled={
+                method: one[:seeds].mean(axis=0)
+                for method, one in zip(methods, found[len(methods) :], strict=False)
+            },
         )
         if decision.verdict == METHOD:
             return True
@@ -193,7 +235,7 @@ def count_named(scenario: Scenario, seeds: int, populations: int) -> dict[str, i
         scores = draw_scores(scenario, rng, min(CHUNK, populations - start), max(looks))
         for kind, pair in scores.items():
             counts[kind] += sum(
-                names_method(scenario, *one, looks) for one in zip(*pair, strict=True)
+                names_method(scenario, one, looks) for one in zip(*pair, strict=True)
             )
     return counts
 

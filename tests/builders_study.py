@@ -94,6 +94,7 @@ def make_study_answer(
     data: str = "mqp",
     guessing: Sequence[float] = (),
     draws: SeedDraws = NEW_DATA,
+    row_weights: int = 0,
 ) -> StudyResult:
     """Return the result for each method's scores by seed, the baseline's first."""
     baseline = next(iter(scores))
@@ -122,6 +123,7 @@ def make_study_answer(
         decision=decision,
         guessing=tuple(guessing),
         seed_draws=draws,
+        row_weights=row_weights,
         looks=(Look(decision.seeds, decision.seeds),) if decision else (),
         not_distinguished=tuple(not_distinguished),
         min_effect=min_effect,

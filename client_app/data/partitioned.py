@@ -200,10 +200,14 @@ class PartitionedData:
         """Whether test rows are taken from the same table as the rows to train on."""
         return self._arrays.pooled
 
+    def get_test_units(self, client: int) -> Rows:
+        """Return the number of each of a client's test rows in the source, or of its group."""
+        groups, rows = self._arrays.division.groups, self._partition.test[client]
+        return rows if groups is None else groups[rows]
+
     def count_test_units(self, client: int) -> int:
         """Return the number of a client's independent test rows; rows of a group count once."""
-        groups, rows = self._arrays.division.groups, self._partition.test[client]
-        return len(rows if groups is None else np.unique(groups[rows]))
+        return len(np.unique(self.get_test_units(client)))
 
     def get_labels(self, client: int) -> Labels:
         """Return the training labels of one client.

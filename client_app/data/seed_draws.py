@@ -44,6 +44,11 @@ class SeedDraws:
     is_assumed: bool = False
 
     @property
+    def draws_rows(self) -> bool:
+        """Whether each seed tests other rows."""
+        return self.data or self.test_rows
+
+    @property
     def correction(self) -> float:
         """r: ``test_to_train`` if seeds divide the same rows anew into tested and trained ones."""
         return self.test_to_train if self.test_rows and not self.data else 0.0

@@ -33,12 +33,14 @@ from server_app.study.jobs import StudyJobs
 from server_app.study.looks import Look, compute_look_confidence, compute_next_confidence
 from server_app.study.paired_statistics import (
     MIN_SEEDS,
+    NUM_WEIGHT_SETS,
     Decision,
     decide_best_method,
     find_indistinguishable,
 )
 from server_app.study.result import BudgetUse, MethodResult, RivalComparison, StudyResult
 from server_app.study.rivals import Decide, can_have_rivals, compare_rivals, describe_epochs
+from server_app.study.row_weights import ResampledScores, resample_scores
 from server_app.study.scores import (
     compute_changed_fractions,
     find_round_reaching,
@@ -94,8 +96,13 @@ def build_study_result(
     draws = _find_seed_draws(comparison, data)
     decision, confidence = None, study.confidence
     guessing: tuple[float, ...] = ()
+    resampled = ResampledScores({}, "" if draws.draws_rows else "devices show no rows")
     if looks:
         guessing = _score_guessing(comparison, jobs) if data is not None else ()
+        if data is not None and not draws.draws_rows:
+            resampled = resample_scores(
+                comparison, jobs.runner.directory, has_guessing=bool(guessing)
+            )
         ratio = draws.correction
         confidence = compute_look_confidence(looks, study.confidence, ratio)
         if len(scores) > 1:
@@ -107,6 +114,7 @@ def build_study_result(
                 test_to_train=ratio,
                 next_confidence=compute_next_confidence(looks, study.confidence, ratio),
                 guessing=[sign * score for score in guessing],
+                resampled=resampled.scores,
             )
     rivals = None
     if study.personal and can_have_rivals(comparison):
@@ -123,7 +131,13 @@ def build_study_result(
         rivals = _compare_rivals(comparison, jobs, decide, min_effect, has_seeds=bool(looks))
     data_summary = _read_data_summary(comparison, jobs)
     caveats = _collect_caveats(
-        comparison, jobs, min_effect, data, data_summary=data_summary, draws=draws
+        comparison,
+        jobs,
+        min_effect,
+        data,
+        data_summary=data_summary,
+        draws=draws,
+        unknown_rows=resampled.problem,
     )
     return StudyResult(
         goal=study.goal_kind.value,
@@ -134,10 +148,13 @@ def build_study_result(
         decision=decision,
         guessing=guessing,
         seed_draws=draws,
+        row_weights=NUM_WEIGHT_SETS if resampled.scores else 0,
         looks=tuple(looks),
         not_distinguished=()
         if decision is None
-        else find_indistinguishable(scores, decision, confidence, draws.correction),
+        else find_indistinguishable(
+            scores, decision, confidence, draws.correction, resampled.scores
+        ),
         min_effect=min_effect,
         confidence=confidence,
         baseline=baseline,
@@ -237,6 +254,7 @@ def _collect_caveats(
     *,
     data_summary: Mapping[str, Any],
     draws: SeedDraws,
+    unknown_rows: str,
 ) -> tuple[str, ...]:
     """Collect the caveats of the result, those that may overturn it first."""
     results = [
@@ -258,7 +276,7 @@ def _collect_caveats(
         names = run.client_names
     return (
         *filter(None, [_describe_large_class(comparison, data_summary)]),
-        *find_comparison_caveats(results, comparison.metric, min_effect, draws),
+        *find_comparison_caveats(results, comparison.metric, min_effect, draws, unknown_rows),
         *(() if data is None else find_data_caveats(data[1], comparison.metric, names)),
         *_find_group_caveats(comparison, data, names),
         *find_run_caveats(clients, comparison.metric, names),

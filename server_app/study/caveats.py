@@ -336,7 +336,11 @@ def _describe_failed_trials(method: MethodResult) -> str:
 
 
 def find_comparison_caveats(
-    methods: Sequence[MethodResult], metric: str, margin: float, draws: SeedDraws
+    methods: Sequence[MethodResult],
+    metric: str,
+    margin: float,
+    draws: SeedDraws,
+    unknown_rows: str = "",
 ) -> tuple[str, ...]:
     """Find caveats of the compared runs.
 
@@ -349,6 +353,9 @@ def find_comparison_caveats(
         The largest difference that counts as none, in the metric's unit.
     draws : SeedDraws
         What a seed draws anew.
+    unknown_rows : str
+        Why nobody knows how far scores would differ on other rows than those that all seeds test;
+        empty if that is known, or seeds test other rows.
     """
     compared = [method for method in methods if method.runs and not method.left_out]
     unit = Unit.for_metric(metric, margin)
@@ -356,7 +363,9 @@ def find_comparison_caveats(
         _describe_tuning_noise(compared, unit, margin),
         _describe_few_seeds(compared),
         _describe_late_gains(compared, unit, margin),
-        _describe_test_rows(draws, is_tuned=any(method.trials for method in compared)),
+        _describe_test_rows(
+            draws, is_tuned=any(method.trials for method in compared), unknown_rows=unknown_rows
+        ),
     )
     return tuple(sentence for sentence in found if sentence)
 
@@ -465,14 +474,14 @@ def _find_late_rounds(curve: ScoreCurve) -> tuple[int, int]:
     return (before or [last])[-1], last
 
 
-def _describe_test_rows(draws: SeedDraws, *, is_tuned: bool) -> str:
-    if draws.data or (draws.test_rows and not is_tuned):
-        return ""
-    if not draws.test_rows:
+def _describe_test_rows(draws: SeedDraws, *, is_tuned: bool, unknown_rows: str) -> str:
+    if unknown_rows:
         return (
             "Every seed tests the same rows: the intervals hold for these rows, and for new rows "
-            "of these clients they would be wider."
+            f"of these clients they would be wider ({unknown_rows})."
         )
+    if draws.data or not (draws.test_rows and is_tuned):
+        return ""
     return (
         "Each seed, also in the tuning, divides the same rows anew: the tuning trained on rows "
         "that later runs test, but it chose by others."

@@ -8,8 +8,7 @@ of clients is that of the worst guesses, which is below the average guess.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,10 @@ from numpy.typing import NDArray
 from client_app.data import FederatedData
 from client_app.data.base import IGNORE_INDEX, Targets
 from client_app.data.partitioned import PartitionedData
+from client_app.evaluation.row_terms import Terms, compute_row_terms
+from client_app.losses import CrossEntropy, SequenceCrossEntropy, SquaredError, Task
 from client_app.metrics import compute_metric
-from server_app.study.scores import get_number
+from server_app.study.scores import get_number, replace_metric
 
 NUM_SHUFFLES = 20
 """Random orders of a ranking: one would add its own luck to every comparison with it."""
@@ -70,13 +71,42 @@ def score_guessing(
         )
         values = _evaluate(outputs, tested, counts, metric)
         guessed = [
-            _replace_metric(one, metric, value)
-            for one, value in zip(evaluated, values, strict=True)
+            replace_metric(one, metric, value) for one, value in zip(evaluated, values, strict=True)
         ]
         summary = summarize_evaluations(guessed, metric, all_evaluated=True)
         found = get_number({"test": summary}, f"test.{score}")
         scores.append(math.nan if found is None else found)
     return math.fsum(scores) / repeats
+
+
+def guess_rows(data: PartitionedData, clients: Sequence[int], metric: str) -> dict[int, Terms]:
+    """Return the terms of each client's test rows where a model guesses.
+
+    Parameters
+    ----------
+    data : PartitionedData
+    clients : sequence of int
+        The clients that train, whose targets the guess knows.
+    metric : str
+        One of ``client_app.evaluation.row_terms.MEAN_METRICS``.
+    """
+    _, _, (y, rows) = data.list_targets()
+    constant = _predict_constant(
+        np.concatenate(_get_targets(data, clients, "train")), metric, data.num_classes, 1
+    )
+    found = {}
+    for client in rows:
+        targets = torch.from_numpy(y[rows[client]])
+        outputs = constant.expand(*targets.shape, -1)
+        found[client] = compute_row_terms(outputs, targets, _GUESSED_TASKS[data.target], metric)
+    return found
+
+
+_GUESSED_TASKS: Mapping[str, Task] = {
+    "class": CrossEntropy(),
+    "sequence": SequenceCrossEntropy(),
+    "number": SquaredError(),
+}
 
 
 def can_guess(data: FederatedData, metric: str) -> bool:
@@ -134,10 +164,3 @@ def _evaluate(
     )
     ends = np.cumsum(counts)[:-1]
     return [float(part.mean()) if len(part) else math.nan for part in np.split(per_row, ends)]
-
-
-def _replace_metric(one: ClientEvaluation, metric: str, value: float) -> ClientEvaluation:
-    """Return an evaluation with this metric instead of the model's."""
-    if metric == "accuracy":
-        return replace(one, test_accuracy=value)
-    return replace(one, test_loss=value) if metric == "loss" else replace(one, test_metric=value)

@@ -240,6 +240,11 @@ def _describe_test(result: StudyResult) -> str:
             "by the corrected resampled t test (Nadeau and Bengio 2003): seeds share rows, with "
             f"{draws.test_to_train:.2g} test rows for each row trained on"
         )
+    if result.row_weights:
+        return (
+            "by Student's t, with the variance of the test rows, which all seeds share, by "
+            f"{result.row_weights} sets of Poisson weights (a bootstrap within each client)"
+        )
     return "by Student's t" if draws.data else "by Student's t, for these test rows"
 
 

@@ -15,13 +15,27 @@ what a seed draws anew (``client_app.data.seed_draws``):
 
 ``r = 0``
     Each seed draws new data, or all seeds test the same rows. The differences are independent; in
-    the second case the claim is about those rows only.
+    the second case the claim is about those rows only, unless the variance of the rows is added.
 ``r = n_test / n_train``
     Each seed divides the same rows anew into those trained on and those tested. Two seeds share
     rows, so their differences are correlated: more seeds reduce the first term only. It is the
     corrected resampled t test of Nadeau and Bengio, "Inference for the Generalization Error",
     Machine Learning 52 (2003), and of Bouckaert and Frank (2004) for repeated divisions. Rows for
     validation count for neither.
+
+**Same test rows.** Where all seeds test the same rows, their draw adds the variance
+
+    v = sum_b (D_b - mean(D))^2 / (B - 1)
+
+to s^2 / J, with D_b the mean difference over seeds where each test row counts w_bi times, w_bi
+from the Poisson distribution with mean 1: a bootstrap of rows within clients (Hanley and
+MacGibbon, Computer Methods and Programs in Biomedicine 83 (2006)). The weights are the same for
+all methods and seeds. The degrees of freedom of s^2 / J + v are Satterthwaite's (Biometrics
+Bulletin 2 (1946)),
+
+    (s^2 / J + v)^2 / ((s^2 / J)^2 / (J - 1) + v^2 / (B - 1)).
+
+Rows trained on are given: the claim is about new test rows of models trained on rows of this set.
 
 **Several methods.** The intervals of m methods hold simultaneously, by Bonferroni: each end
 excludes (1 - confidence) / (2 m).
@@ -33,7 +47,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from fedquorum.errors import ParameterError
-from fedquorum.rules.types import FloatArray
+from fedquorum.rules.types import FloatArray, IntArray
 from scipy.special import stdtr, stdtrit
 
 NO_DIFFERENCE = "no difference"
@@ -43,6 +57,17 @@ NO_USABLE_MODEL = "no usable model"
 
 BETTER, NOT_BETTER = "better", "not better"
 """What an interval may show of one method, beside ``NO_DIFFERENCE`` and ``UNDECIDED``."""
+
+GUESSING = "guessing"
+"""The name of guessing among the methods."""
+
+Resampled = Mapping[str, FloatArray]
+"""By method, its score (B,) with each set of row weights, mean over seeds."""
+
+NOT_RESAMPLED: Resampled = {}
+
+NUM_WEIGHT_SETS = 100
+"""B, the number of sets of row weights."""
 
 MIN_SEEDS = 5
 MAX_SEEDS = 10_000
@@ -67,6 +92,9 @@ class PairedDifference:
         The ends of the interval of ``difference``, simultaneous over all methods compared.
     ahead : int
         The number of seeds with a higher score of the method.
+    row_variance : float
+        v, the variance of ``difference`` over draws of the test rows that all seeds share; 0 where
+        it is not known, or there are none.
     """
 
     method: str
@@ -75,6 +103,7 @@ class PairedDifference:
     low: float
     high: float
     ahead: int
+    row_variance: float = 0.0
 
     def classify(self, min_effect: float) -> str:
         """Return what the interval shows, for this method alone.
@@ -128,6 +157,7 @@ def decide_best_method(
     test_to_train: float = 0.0,
     next_confidence: float | None = None,
     guessing: Sequence[float] = (),
+    resampled: Resampled = NOT_RESAMPLED,
 ) -> Decision:
     """Decide which method is best, from runs with the same seeds.
 
@@ -159,6 +189,9 @@ def decide_best_method(
         same.
     guessing : sequence of float
         The score of a model that has learned nothing, in the same seeds; empty if it is unknown.
+    resampled : mapping of str to array
+        For each method, and for ``GUESSING`` if it is known, the score (B,) with each of B sets of
+        weights of the test rows, mean over the seeds; empty unless all seeds test the same rows.
 
     Raises
     ------
@@ -168,11 +201,13 @@ def decide_best_method(
     """
     _validate_margin(min_effect)
     differences = compare_with_baseline(
-        scores, baseline, confidence=confidence, test_to_train=test_to_train
+        scores, baseline, confidence=confidence, test_to_train=test_to_train, resampled=resampled
     )
     seeds = len(scores[baseline])
     verdict = _select_verdict(differences, baseline, min_effect)
-    if len(guessing) and not find_usable_methods(scores, guessing, confidence, test_to_train):
+    if len(guessing) and not find_usable_methods(
+        scores, guessing, confidence, test_to_train, resampled
+    ):
         verdict = NO_USABLE_MODEL
     needed = None
     if verdict == UNDECIDED:
@@ -189,12 +224,13 @@ def compare_with_baseline(
     *,
     confidence: float,
     test_to_train: float = 0.0,
+    resampled: Resampled = NOT_RESAMPLED,
 ) -> tuple[PairedDifference, ...]:
     """Compare a family of methods with one method; all intervals hold with ``confidence``.
 
     Parameters
     ----------
-    scores, baseline, confidence, test_to_train
+    scores, baseline, confidence, test_to_train, resampled
         As in ``decide_best_method``.
 
     Returns
@@ -212,7 +248,13 @@ def compare_with_baseline(
         raise ParameterError("test_to_train", "a number >= 0", test_to_train)
     tail = compute_tail_probability(confidence, len(table) - 1)
     differences = (
-        compute_paired_difference(method, values - table[baseline], tail, test_to_train)
+        compute_paired_difference(
+            method,
+            values - table[baseline],
+            tail,
+            test_to_train,
+            _compute_row_variance(resampled, method, baseline),
+        )
         for method, values in table.items()
         if method != baseline
     )
@@ -253,6 +295,7 @@ def find_indistinguishable(
     decision: Decision,
     confidence: float,
     test_to_train: float = 0.0,
+    resampled: Resampled = NOT_RESAMPLED,
 ) -> tuple[str, ...]:
     """Return the methods that are statistically indistinguishable from the best one.
 
@@ -267,7 +310,7 @@ def find_indistinguishable(
         The decision on these scores.
     confidence : float
         The probability with which all intervals hold.
-    test_to_train : float
+    test_to_train, resampled
         As in ``decide_best_method``.
     """
     if decision.verdict not in scores:
@@ -279,7 +322,11 @@ def find_indistinguishable(
         method
         for method in others
         if compute_paired_difference(
-            method, best - np.asarray(scores[method], dtype=np.float64), tail, test_to_train
+            method,
+            best - np.asarray(scores[method], dtype=np.float64),
+            tail,
+            test_to_train,
+            _compute_row_variance(resampled, decision.verdict, method),
         ).low
         <= 0
     )
@@ -290,6 +337,7 @@ def find_usable_methods(
     guessing: Sequence[float],
     confidence: float,
     test_to_train: float = 0.0,
+    resampled: Resampled = NOT_RESAMPLED,
 ) -> tuple[str, ...]:
     """Return the methods that are better than guessing, whose intervals lie above 0.
 
@@ -301,28 +349,71 @@ def find_usable_methods(
         The score of guessing in the same seeds.
     confidence : float
         The probability with which all intervals hold.
-    test_to_train : float
+    test_to_train, resampled
         As in ``decide_best_method``.
     """
-    guesses = "guessing"
     compared = compare_with_baseline(
-        {**scores, guesses: guessing}, guesses, confidence=confidence, test_to_train=test_to_train
+        {**scores, GUESSING: guessing},
+        GUESSING,
+        confidence=confidence,
+        test_to_train=test_to_train,
+        resampled=resampled,
     )
     return tuple(one.method for one in compared if one.low > 0)
 
 
 def compute_paired_difference(
-    method: str, differences: FloatArray, tail: float, test_to_train: float = 0.0
+    method: str,
+    differences: FloatArray,
+    tail: float,
+    test_to_train: float = 0.0,
+    row_variance: float = 0.0,
 ) -> PairedDifference:
     """Compute a method's mean difference, with an interval that excludes ``tail`` at each end."""
     mean, deviation = float(differences.mean()), float(differences.std(ddof=1))
-    half = _compute_half_width(deviation, len(differences), tail, test_to_train)
+    half = float(
+        _compute_half_widths(
+            np.array(deviation),
+            np.array(len(differences)),
+            tail,
+            test_to_train,
+            np.array(row_variance),
+        )
+    )
     ahead = int((differences > 0).sum())
-    return PairedDifference(method, mean, deviation, mean - half, mean + half, ahead)
+    return PairedDifference(method, mean, deviation, mean - half, mean + half, ahead, row_variance)
 
 
-def _compute_half_width(deviation: float, seeds: int, tail: float, test_to_train: float) -> float:
-    return -float(stdtrit(seeds - 1, tail)) * deviation * math.sqrt(1.0 / seeds + test_to_train)
+def _compute_row_variance(resampled: Resampled, method: str, baseline: str) -> float:
+    """Return v, the variance over sets of row weights of a method's mean difference."""
+    if not resampled:
+        return 0.0
+    difference = np.asarray(resampled[method]) - np.asarray(resampled[baseline])
+    return float(difference.var(ddof=1))
+
+
+def _compute_half_widths(
+    deviation: FloatArray,
+    seeds: IntArray,
+    tail: float,
+    test_to_train: float,
+    row_variance: FloatArray,
+) -> FloatArray:
+    """Return half of the widths of intervals from so many seeds."""
+    of_seeds = deviation**2 / seeds
+    both = of_seeds + row_variance
+    # The part of the seeds, because the squares of small variances would be 0.
+    part = np.where(row_variance > 0, of_seeds / np.where(both > 0, both, 1.0), 1.0)
+    sets = NUM_WEIGHT_SETS - 1.0
+    freedom = np.where(
+        part < 1, 1.0 / (part**2 / (seeds - 1.0) + (1.0 - part) ** 2 / sets), seeds - 1.0
+    )
+    quantile = -stdtrit(freedom, tail)
+    half: FloatArray = np.hypot(
+        quantile * deviation * np.sqrt(1.0 / seeds + test_to_train),
+        quantile * np.sqrt(row_variance),
+    )
+    return half
 
 
 def _select_verdict(
@@ -349,9 +440,10 @@ def find_seeds_to_decide(
 
     Given the mean d and the deviation s of J seeds, the mean of all n seeds, J of them included, is
     d + s sqrt(1/J - 1/n) T with T of Student's t distribution with J - 1 degrees of freedom (the
-    predictive distribution under a flat prior). r is not in it: the rows are the same. n seeds
-    decide if one method is better, or if none reaches above the margin. The two exclude each other,
-    so their probability is at least max_i P(i is better) + max(0, 1 - sum_i P(i reaches above)).
+    predictive distribution under a flat prior). r and v are not in it: the rows are the same. n
+    seeds decide if one method is better, or if none reaches above the margin. The two exclude each
+    other, so their probability is at least
+    max_i P(i is better) + max(0, 1 - sum_i P(i reaches above)).
 
     Parameters
     ----------
@@ -374,7 +466,8 @@ def find_seeds_to_decide(
     n = np.unique(np.geomspace(seeds + 1, MAX_SEEDS, 400).astype(np.int64))
     mean = np.array([[one.difference] for one in comparisons])
     deviation = np.array([[one.deviation] for one in comparisons])
-    half = -stdtrit(n - 1.0, tail) * deviation * np.sqrt(1.0 / n + test_to_train)
+    row_variance = np.array([[one.row_variance] for one in comparisons])
+    half = _compute_half_widths(deviation, n, tail, test_to_train, row_variance)
     # A method without any deviation stays where it is.
     spread = np.maximum(deviation * np.sqrt(1.0 / seeds - 1.0 / n), np.finfo(float).tiny)
     with np.errstate(over="ignore"):

@@ -197,6 +197,9 @@ class StudyResult:
         empty if it is not known, as on devices.
     seed_draws : SeedDraws
         What a seed draws anew.
+    row_weights : int
+        The number of sets of weights by which the intervals allow for the draw of test rows that
+        all seeds share (``server_app.study.row_weights``); 0 where they do not.
     looks : tuple of Look
         The looks at the scores so far; empty with too few seeds for a verdict.
     not_distinguished : tuple of str
@@ -229,6 +232,7 @@ class StudyResult:
     decision: Decision | None
     guessing: tuple[float, ...]
     seed_draws: SeedDraws
+    row_weights: int
     looks: tuple[Look, ...]
     not_distinguished: tuple[str, ...]
     min_effect: float
@@ -242,6 +246,11 @@ class StudyResult:
     data_summary: Mapping[str, Any] = field(default_factory=dict)
     rivals: RivalComparison | None = None
     is_metric_chosen: bool = False
+
+    @property
+    def holds_for_new_rows(self) -> bool:
+        """Whether the intervals hold for new rows of these clients, not for these rows alone."""
+        return self.row_weights > 0 or self.seed_draws.correction > 0
 
     @property
     def metric_info(self) -> Metric:

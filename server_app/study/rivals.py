@@ -32,7 +32,7 @@ from server_app.study.candidates import Candidate, MethodComparison
 from server_app.study.methods import StudyMethod
 from server_app.study.paired_statistics import Decision
 from server_app.study.result import RivalComparison, SeedRun
-from server_app.study.scores import read_record_scores
+from server_app.study.scores import get_test_metric, read_record_scores
 
 FINETUNE_CANDIDATES = (0, 1, 3, 10)
 """The numbers of epochs for which clients train the last model; 0 leaves it as it is."""
@@ -176,15 +176,10 @@ def _read_rival_run(
         run,
         score=score,
         measures={**measures, "epochs": float(_get_epochs(found, model))},
-        clients={e.client: _get_metric(e, comparison.metric) for e in evaluations},
+        clients={e.client: get_test_metric(e, comparison.metric) for e in evaluations},
         curve=(),
         megabytes=0.0 if model == ALONE else run.megabytes,
     )
-
-
-def _get_metric(evaluation: ClientEvaluation, metric: str) -> float:
-    name = metric if metric in ("loss", "accuracy") else "metric"
-    return float(getattr(evaluation, f"test_{name}"))
 
 
 def _get_epochs(evaluations: Sequence[ClientEvaluation], model: str) -> int:

@@ -3,6 +3,7 @@
 import math
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from fedquorum.errors import RunError
 from fedquorum.records.reader import Run, load_run, read_client_names, read_dataset
 from fedquorum.records.round_record import summarize_evaluations
 from fedquorum.records.tables import get_metric_column
-from fedquorum.rules.decisions import EPOCH_SETTINGS, PERSONAL_MODELS
+from fedquorum.rules.decisions import EPOCH_SETTINGS, PERSONAL_MODELS, ClientEvaluation
 from fedquorum.rules.metrics import AVERAGE_PRECISION
 
 from server_app.study.result import ScoreCurve, SeedRun
@@ -204,6 +205,19 @@ def find_diverged_clients(directory: Path) -> frozenset[int]:
     last = max((row["round"] for row in rows), default=0)
     reported = [row for row in rows if row["round"] == last and row[column] is not None]
     return frozenset(row["client"] for row in reported if not math.isfinite(row[column]))
+
+
+def get_test_metric(evaluation: ClientEvaluation, metric: str) -> float:
+    """Return the metric on a client's test split."""
+    name = metric if metric in ("loss", "accuracy") else "metric"
+    return float(getattr(evaluation, f"test_{name}"))
+
+
+def replace_metric(one: ClientEvaluation, metric: str, value: float) -> ClientEvaluation:
+    """Return an evaluation with this metric on its test split instead of the model's."""
+    if metric == "accuracy":
+        return replace(one, test_accuracy=value)
+    return replace(one, test_loss=value) if metric == "loss" else replace(one, test_metric=value)
 
 
 def format_run_command(overrides: Sequence[str]) -> str:

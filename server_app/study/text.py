@@ -202,8 +202,10 @@ def _describe_rivals(result: StudyResult) -> str:
     if rivals is None or rivals.decision is None or not rivals.beats_all:
         return ""
     best = next(one for one in rivals.decision.differences if one.method in rivals.beats_all)
+    scope = ", on these test rows" if result.row_weights else ""
     return (
-        f"But a model of each client's own beats every method here: {PERSONAL_NAMES[best.method]}, "
+        f"But a model of each client's own beats every method here{scope}: "
+        f"{PERSONAL_NAMES[best.method]}, "
         f"{_describe_difference(result, best, 'its')} "
         f"({_format_evidence(result, rivals.decision, best)})."
     )
@@ -304,10 +306,9 @@ def _describe_no_improvement(result: StudyResult, decision: Decision) -> str:
 
 def _describe_scope(result: StudyResult) -> str:
     """Name the rows for which the verdict holds."""
-    draws = result.seed_draws
-    if draws.data:
+    if result.seed_draws.data:
         return "on new data"
-    return "on new rows of these clients" if draws.correction else "on these test rows"
+    return "on new rows of these clients" if result.holds_for_new_rows else "on these test rows"
 
 
 def _format_intervals(result: StudyResult, decision: Decision) -> str:
@@ -318,7 +319,7 @@ def _describe_seeds_needed(result: StudyResult, decision: Decision) -> str:
     budget_use = result.spent
     needed, chance = decision.seeds_to_decide, format_percent(DECIDING_PROBABILITY)
     if needed is None:
-        more = ": more rows of these clients would" if result.seed_draws.correction else ""
+        more = ": more rows of these clients would" if result.holds_for_new_rows else ""
         return f"No number of seeds would decide it with a probability of {chance}{more}."
     budget = (
         "" if budget_use.to_decide is None else f", a budget of {_format_budget_needed(budget_use)}"

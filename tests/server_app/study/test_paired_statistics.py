@@ -8,6 +8,8 @@ from fedquorum.errors import ParameterError
 from fedquorum.rules.types import FloatArray
 
 from server_app.study.paired_statistics import (
+    GUESSING,
+    NUM_WEIGHT_SETS,
     compare_with_baseline,
     decide_best_method,
     find_indistinguishable,
@@ -158,6 +160,68 @@ def test_rows_that_seeds_share_widen_an_interval() -> None:
     )
     half = 2.7764451 * math.sqrt((0.2 + 0.3125) * 1.3 / 4)
     assert (one.low, one.high) == pytest.approx((1.2 - half, 1.2 + half))
+
+
+def test_test_rows_that_all_seeds_share_widen_an_interval() -> None:
+    """The variances over row weights and seeds add up, with Satterthwaite's freedom; by SciPy."""
+    from scipy import stats
+
+    rng = np.random.default_rng(2)
+    scores = {"a": rng.normal(size=6), "b": rng.normal(1.0, 0.2, size=6)}
+    shared = rng.normal(0.0, 3.0, size=NUM_WEIGHT_SETS)
+    resampled = {name: shared + rng.normal(0.0, 0.1, NUM_WEIGHT_SETS) for name in scores}
+    table = {name: values.tolist() for name, values in scores.items()}
+    (one,) = compare_with_baseline(table, "a", confidence=0.9, resampled=resampled)
+    of_seeds = np.var(scores["b"] - scores["a"], ddof=1) / 6
+    of_rows = np.var(resampled["b"] - resampled["a"], ddof=1)
+    freedom = (of_seeds + of_rows) ** 2 / (of_seeds**2 / 5 + of_rows**2 / (NUM_WEIGHT_SETS - 1))
+    half = stats.t.isf(0.05, freedom) * math.sqrt(of_seeds + of_rows)
+    assert one.row_variance == pytest.approx(of_rows)
+    assert one.high - one.difference == pytest.approx(half)
+    assert one.difference - one.low == pytest.approx(half)
+    (plain,) = compare_with_baseline(table, "a", confidence=0.9)
+    assert 0.1 < plain.high - plain.difference < half
+
+
+def test_a_method_without_any_spread_still_depends_on_its_rows() -> None:
+    """Then the degrees of freedom are those of the weights; without both, the interval is empty."""
+    from scipy import stats
+
+    scores = {"fedavg": BASE, "fedau": raise_scores(1, 1, 1, 1, 1)}
+    weighed = np.random.default_rng(0).normal(size=NUM_WEIGHT_SETS)
+    resampled = {"fedavg": np.zeros(NUM_WEIGHT_SETS), "fedau": weighed}
+    (one,) = compare_with_baseline(scores, "fedavg", confidence=0.95, resampled=resampled)
+    half = stats.t.isf(0.025, NUM_WEIGHT_SETS - 1) * weighed.std(ddof=1)
+    assert one.high - one.difference == pytest.approx(half)
+    same = dict.fromkeys(scores, weighed)
+    (none,) = compare_with_baseline(scores, "fedavg", confidence=0.95, resampled=same)
+    assert (none.low, none.high, none.row_variance) == (1.0, 1.0, 0.0)
+
+
+def test_rows_count_wherever_methods_are_compared() -> None:
+    """Against each other, with guessing, and for the number of seeds that would decide."""
+    rng = np.random.default_rng(0)
+    scores = {
+        "fedavg": BASE,
+        "best": raise_scores(5.0, 5.1, 4.9, 5.0, 5.0),
+        "good": raise_scores(4.0, 4.1, 3.9, 4.0, 4.1),
+    }
+    guessing = [one - 1.0 for one in BASE]
+    decision = decide_best_method(scores, "fedavg", 0.1, guessing=guessing)
+    assert decision.verdict == "best"
+    assert find_indistinguishable(scores, decision, 0.95) == ()
+    resampled = {name: rng.normal(size=NUM_WEIGHT_SETS) for name in (*scores, GUESSING)}
+    resampled["fedavg"] = resampled["best"] + 0.001 * rng.normal(size=NUM_WEIGHT_SETS)
+    decision = decide_best_method(scores, "fedavg", 0.1, guessing=guessing, resampled=resampled)
+    assert decision.verdict == "best"
+    assert find_indistinguishable(scores, decision, 0.95, resampled=resampled) == ("good",)
+    assert set(find_usable_methods(scores, guessing, 0.95)) == {"best", "good", "fedavg"}
+    usable = find_usable_methods(scores, guessing, 0.95, resampled=resampled)
+    assert set(usable) == {"best", "good"}
+    few = {"fedavg": BASE, "good": raise_scores(3.0, -1.0, 2.0, -0.5, 1.5)}
+    assert decide_best_method(few, "fedavg", 0.01).seeds_to_decide is not None
+    open_one = decide_best_method(few, "fedavg", 0.01, resampled=resampled)
+    assert (open_one.verdict, open_one.seeds_to_decide) == ("undecided", None)
 
 
 def test_a_useless_method_changes_nothing() -> None:
