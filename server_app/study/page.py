@@ -244,6 +244,7 @@ def _describe_test(result: StudyResult) -> str:
         return (
             "by Student's t, with the variance of the test rows, which all seeds share, by "
             f"{result.row_weights} sets of Poisson weights (a bootstrap within each client)"
+            f"{'; for models of a client on its own, on these test rows' if result.rivals else ''}"
         )
     return "by Student's t" if draws.data else "by Student's t, for these test rows"
 

@@ -96,14 +96,14 @@ def resample_scores(
         return ResampledScores({}, "runs keep no models of the clients' own")
     by_method: dict[str, list[FloatArray]] = {}
     try:
-        for number, baseline_run in enumerate(comparison.baseline.runs):
+        for number, _ in enumerate(comparison.baseline.runs):
             for candidate in comparison.active_candidates:
                 recorded = _RecordedRun.read(comparison, directory, candidate.runs[number])
-                scores = recorded.resample(recorded.evaluate_rows())
-                by_method.setdefault(candidate.method.name, []).append(scores)
-            if has_guessing:
-                recorded = _RecordedRun.read(comparison, directory, baseline_run)
-                by_method.setdefault(GUESSING, []).append(recorded.resample(recorded.guess_rows()))
+                terms = {candidate.method.name: recorded.evaluate_rows()}
+                if has_guessing and candidate is comparison.baseline:
+                    terms[GUESSING] = recorded.guess_rows()
+                for name, of_clients in terms.items():
+                    by_method.setdefault(name, []).append(recorded.resample(of_clients))
     except RunError as error:
         return ResampledScores({}, str(error))
     means = {name: np.mean(scores, axis=0) for name, scores in by_method.items()}

@@ -12,6 +12,7 @@ from server_app.study.result import StudyResult, Trial
 from tests.builders_study import (
     BASE,
     DIVIDED_ANEW,
+    SAME_TEST_ROWS,
     add_to_baseline,
     make_curve,
     make_method_result,
@@ -73,6 +74,22 @@ def test_the_page_says_how_it_was_done(hostile: StudyResult, snapshot: Snapshot)
     )
     snapshot("study/page.txt", read_page_text(render_study_page(result, engine="in process")))
     assert "<dt>Engine</dt>" not in render_study_page(hostile)
+
+
+def test_the_page_says_for_which_rows_the_intervals_hold() -> None:
+    """All seeds test the same rows: for new ones if row weights tell how much these matter."""
+    scores = {"fedavg": BASE, "mifa": add_to_baseline(2, 3, 1.8, 2.2, 2.4)}
+    these, new = (
+        render_study_page(make_study_answer(scores, draws=SAME_TEST_ROWS, row_weights=count))
+        for count in (0, 100)
+    )
+    assert "by Student's t, for these test rows" in read_page_text(these)
+    assert "100 sets of Poisson weights" in read_page_text(new)
+    assert ("on these test rows" in these, "on these test rows" in new) == (True, False)
+    assert ("on new rows of these clients" in these, "on new rows of these clients" in new) == (
+        False,
+        True,
+    )
 
 
 def test_a_study_without_runs_has_a_page() -> None:

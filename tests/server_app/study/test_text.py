@@ -40,6 +40,11 @@ VERDICTS = {
     "a winner on the same test rows": make_study_answer(
         {"fedavg": BASE, "fedau": add_to_baseline(5, 5.1, 5, 4.9, 5)}, draws=SAME_TEST_ROWS
     ),
+    "a winner on new rows, tested on the same ones": make_study_answer(
+        {"fedavg": BASE, "fedau": add_to_baseline(5, 5.1, 5, 4.9, 5)},
+        draws=SAME_TEST_ROWS,
+        row_weights=100,
+    ),
     "no usable model": make_study_answer(
         {"fedavg": BASE, "fedau": add_to_baseline(5, 5.1, 5, 4.9, 5)},
         guessing=add_to_baseline(5, 5, 5, 5, 5),
@@ -74,17 +79,23 @@ def test_every_verdict(snapshot: Snapshot) -> None:
     snapshot("study/verdicts.txt", join_sections(verdicts))
 
 
-@pytest.mark.parametrize("named", [("fine-tuned",), ()])
-def test_models_of_the_clients_own_that_beat_every_method(named: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("named", "row_weights", "scope"),
+    [(("fine-tuned",), 0, ""), (("fine-tuned",), 100, ", on these test rows"), ((), 100, "")],
+)
+def test_models_of_the_clients_own_that_beat_every_method(
+    named: tuple[str, ...], row_weights: int, scope: str
+) -> None:
     """They follow the verdict on the methods, with their own difference and interval."""
-    result = VERDICTS["no difference"]
+    result = replace(VERDICTS["no difference"], row_weights=row_weights)
     scores = {"fedavg": BASE, "alone": BASE, "fine-tuned": add_to_baseline(6, 7, 5, 6, 6)}
     decision = decide_best_method(scores, "fedavg", result.min_effect)
     found = format_verdict(replace(result, rivals=RivalComparison((), decision, named)))
     first = format_verdict(result)
     assert found.startswith(first)
     assert found.removeprefix(first) == (
-        " But a model of each client's own beats every method here: the last model trained further "
+        f" But a model of each client's own beats every method here{scope}: the last model trained "
+        "further "
         "on the client's own rows, its accuracy is 6.0 points above FedAvg's (95 % interval 4.9 to "
         "7.1, ahead in 5 of 5 seeds)."
         if named
