@@ -28,7 +28,7 @@ CLIENTS, TRAIN, VALIDATION, TEST = 20, 32, 8, 10
 
 ROWS = CLIENTS * (TRAIN + VALIDATION + TEST)
 FEATURES, USED = 8, 4
-SETTINGS, FINALISTS = 33, 3
+SETTINGS, FINALISTS, TUNING_SEEDS = 33, 3, 2
 CHUNK = 50
 MARGIN, CONFIDENCE = 0.01, 0.95
 BASELINE, METHOD = "baseline", "method"
@@ -97,8 +97,7 @@ def draw_scores(
     signs = rng.choice([-1.0, 1.0], size=(populations, 1, FEATURES))
     x = rng.normal(size=shape)
     y = np.sign((x * signs).sum(axis=2) + 2.0 * rng.normal(size=shape[:2]))
-    # Two more seeds for the tuning.
-    train, validation, test = _divide_rows(scenario, rng, populations, seeds + 2)
+    train, validation, test = divide_rows(scenario, rng, populations, TUNING_SEEDS + seeds)
     columns = [rng.permutation(FEATURES)[:USED] for _ in range(SETTINGS if scenario.tuned else 0)]
     first = np.arange(USED)
     halves = [np.ones(train.shape), np.ones(train.shape)]
@@ -106,8 +105,12 @@ def draw_scores(
         halves = [rng.integers(2, size=train.shape).astype(float) for _ in halves]
     baseline = _evaluate(x, y, first, train, halves[0])
     if scenario.tuned:
-        settings = [_evaluate(x, y, chosen, train, halves[1]) for chosen in columns]
-        method = _choose_setting(settings, validation)
+        tuning = slice(0, TUNING_SEEDS)
+        settings = [
+            _evaluate(x, y, chosen, train[:, tuning], halves[1][:, tuning]) for chosen in columns
+        ]
+        best = _choose_setting(settings, validation[:, tuning])
+        method = _evaluate(x, y, np.stack(columns)[best], train, halves[1])
     else:
         other = first if scenario.same_model else first + USED
         method = _evaluate(x, y, other, train, halves[1])
@@ -117,10 +120,12 @@ def draw_scores(
         weights[weights.sum(axis=-1) == 0] = 1.0
     found = {}
     for kind in SCORES:
-        base, tried = (_score(correct, test, kind)[:, 2:] for correct in (baseline, method))
+        base, tried = (
+            _score(correct, test, kind)[:, TUNING_SEEDS:] for correct in (baseline, method)
+        )
         gain = scenario.gain * (tried - base).std(axis=1, ddof=1).mean()
         sets = (
-            _score(correct, test, kind, weights)[:, 2:]
+            _score(correct, test, kind, weights)[:, TUNING_SEEDS:]
             for correct in (baseline, method)
             if weights is not None
         )
@@ -128,7 +133,7 @@ def draw_scores(
     return found
 
 
-def _divide_rows(
+def divide_rows(
     scenario: Scenario, rng: np.random.Generator, populations: int, seeds: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the rows (populations, seeds, clients, rows) of each split.
@@ -149,8 +154,13 @@ def _divide_rows(
 def _evaluate(
     x: Array, y: Array, columns: NDArray[np.int64], train: NDArray[np.int64], weights: Array
 ) -> Array:
-    """Return whether the model of each seed is right on each row (populations, seeds, rows)."""
-    chosen, (populations, seeds) = x[:, :, columns], train.shape[:2]
+    """Return whether the model of each seed is right on each row (populations, seeds, rows).
+
+    ``columns`` has the features, of all populations (4,) or of each (populations, 4).
+    """
+    populations, seeds = train.shape[:2]
+    indices = np.broadcast_to(columns[..., None, :], (populations, ROWS, USED))
+    chosen = np.take_along_axis(x, indices, axis=2)
     mask = np.zeros((populations, seeds, ROWS))
     flat = train.reshape(populations, seeds, -1)
     np.put_along_axis(mask, flat, weights.reshape(flat.shape), axis=2)
@@ -182,16 +192,16 @@ def _score(
     return score
 
 
-def _choose_setting(settings: Sequence[Array], validation: NDArray[np.int64]) -> Array:
-    """Return the results of each population's best setting, chosen as a study's tuning does.
+def _choose_setting(settings: Sequence[Array], validation: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return each population's best setting by the tuning's seeds, chosen as a study does.
 
     The first seed chooses ``FINALISTS``, and the mean with the second seed one of them.
     """
-    scores = np.stack([_score(correct, validation, "mean")[:, :2] for correct in settings])
+    scores = np.stack([_score(correct, validation, "mean") for correct in settings])
     finalists = np.argsort(-scores[:, :, 0], axis=0, kind="stable")[:FINALISTS]
     means = np.take_along_axis(scores.mean(axis=2), finalists, axis=0)
-    best = np.take_along_axis(finalists, means.argmax(axis=0)[None], axis=0)[0]
-    return np.stack([settings[k][population] for population, k in enumerate(best)])
+    best: NDArray[np.int64] = np.take_along_axis(finalists, means.argmax(axis=0)[None], axis=0)[0]
+    return best
 
 
 def names_method(scenario: Scenario, found: Sequence[Array], looks: Sequence[int]) -> bool:
