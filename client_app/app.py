@@ -156,6 +156,11 @@ class StoredModel:
         stored = self.context.state.array_records.get(self._key)
         return start if stored is None else decode_arrays(stored)
 
+    @property
+    def exists(self) -> bool:
+        """Whether the client has a model here."""
+        return self._key in self.context.state.array_records
+
     def save(self, arrays: NamedArrays) -> None:
         """Store the model for the next round."""
         self.context.state[self._key] = encode_arrays(arrays)

@@ -86,8 +86,12 @@ class HostedNodes:
     def restore(self, states: NodeStates) -> None:
         """Restore the states that ``get_states`` returned."""
         for node, content in states.items():
-            proto = ProtoRecordDict.FromString(content.tobytes())
-            self.contexts[int(node)].state = recorddict_from_proto(proto)
+            self.contexts[int(node)].state = decode_node_state(content)
+
+
+def decode_node_state(content: NDArray[np.uint8]) -> RecordDict:
+    """Return a node's state from the bytes of ``get_states``."""
+    return recorddict_from_proto(ProtoRecordDict.FromString(content.tobytes()))
 
 
 def set_task_identity() -> None:

@@ -7,11 +7,12 @@ within each client. Clients are never drawn anew. A weight belongs to the row in
 its group, and depends on nothing else: it is the same for all methods and seeds, also where each
 seed divides the rows among clients anew.
 
-The models are the runs' last ones. This process has the data in simulations alone, so a study of
+The models are the runs' last ones, and those in the last checkpoint where clients keep models of
+their own. This process has the data in simulations alone, so a study of
 devices never comes here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -20,19 +21,27 @@ from typing import Self
 import numpy as np
 from fedquorum.audit.replay import read_audit_input
 from fedquorum.errors import RunError
+from fedquorum.flower.codec import NamedArrays
+from fedquorum.records.checkpoint import CheckpointStore
 from fedquorum.records.reader import Run
 from fedquorum.records.round_record import summarize_evaluations
 from fedquorum.rng import make_generator
 from fedquorum.rules.decisions import PERSONAL_MODELS, ClientEvaluation
 from fedquorum.rules.types import FloatArray
+from flwr.app import Context
 from numpy.typing import NDArray
+from torch import nn
 
+from client_app.app import StoredModel
 from client_app.data.examples import Examples
 from client_app.data.partitioned import PartitionedData
 from client_app.evaluation.row_terms import MEAN_METRICS, Terms, evaluate_rows, weigh_rows
 from client_app.losses import build_task
 from client_app.node.node import resolve_device
+from client_app.training.local_sgd import load_arrays
 from conf import Settings
+from conf.schema.rules import rules_from_settings
+from server_app.engines.in_process import decode_node_state
 from server_app.runs.reload import load_trained_model, reload_data
 from server_app.study.candidates import MethodComparison
 from server_app.study.guessing import guess_rows
@@ -110,6 +119,20 @@ def resample_scores(
     return ResampledScores(means)
 
 
+def _read_client_models(
+    directory: Path, clients: Sequence[int]
+) -> Iterator[tuple[int, NamedArrays]]:
+    """Yield the clients' own models in the last checkpoint, where a simulation's nodes have any."""
+    checkpoint = CheckpointStore(directory).find_newest().checkpoint
+    for content in () if checkpoint is None else checkpoint.nodes.values():
+        context = Context(
+            run_id=0, node_id=0, node_config={}, state=decode_node_state(content), run_config={}
+        )
+        for stored in (StoredModel(context, client) for client in clients):
+            if stored.exists:
+                yield stored.client, stored.load({})
+
+
 @dataclass(frozen=True)
 class _RecordedRun:
     """A run with its data, and the last evaluations of the clients that its score counts."""
@@ -151,22 +174,31 @@ class _RecordedRun:
         Raises
         ------
         RunError
-            If the run did not evaluate this model, as where clients keep models of their own.
+            If the run did not evaluate this model, as where models of the clients' own are lost.
         """
-        device = resolve_device(self.settings.client.device)
-        model = load_trained_model(self.run, self.settings, self.data).to(device)
+        model = load_trained_model(self.run, self.settings, self.data)
         clients = [one.client for one in self.evaluated]
-        examples = Examples(self.data.get_pooled_split("test", clients), device)
-        task = build_task(self.settings, self.data)
-        flat = evaluate_rows(model, examples, task, self.metric)
-        ends = np.cumsum(examples.get_counts(clients))[:-1]
-        terms = dict(zip(clients, np.split(flat, ends), strict=True))
+        terms = self._evaluate(model, clients)
+        if rules_from_settings(self.settings).trains_local_models:
+            for client, arrays in _read_client_models(self.run.directory, clients):
+                load_arrays(list(arrays.values()), model)
+                terms |= self._evaluate(model, [client])
         for one in self.evaluated:
             found = weigh_rows(terms[one.client], np.ones((1, len(terms[one.client]))), self.metric)
             recorded = get_test_metric(one, self.metric)
             if not np.allclose(found, recorded, rtol=TOLERANCE, atol=TOLERANCE):
-                raise RunError(f"the clients of {self.run.directory.name} have other models")
+                name = self.run.directory.name
+                raise RunError(f"the records lack the models that the clients of run {name} tested")
         return terms
+
+    def _evaluate(self, model: nn.Module, clients: Sequence[int]) -> dict[int, Terms]:
+        """Return the terms of these clients' test rows with one model."""
+        device = resolve_device(self.settings.client.device)
+        examples = Examples(self.data.get_pooled_split("test", clients), device)
+        task = build_task(self.settings, self.data)
+        flat = evaluate_rows(model.to(device), examples, task, self.metric)
+        ends = np.cumsum(examples.get_counts(clients))[:-1]
+        return dict(zip(clients, np.split(flat, ends), strict=True))
 
     def guess_rows(self) -> dict[int, Terms]:
         """Return the terms of each client's test rows where a model guesses."""

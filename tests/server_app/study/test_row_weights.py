@@ -44,16 +44,19 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def study(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a study of two methods over five seeds."""
+    """Return a study over five seeds of two methods with a common model, and of local models."""
     output = tmp_path_factory.mktemp("study") / "here"
-    words = ("goal=average", f"methods=['{METHODS[1]}']", "trials=0", "personal=false")
-    budget = f"budget={len(METHODS) * SEEDS}runs"
+    methods = f"methods=['{METHODS[1]}',local_only]"
+    words = ("goal=average", methods, "trials=0", "personal=false")
+    budget = f"budget={3 * SEEDS}runs"
     return start_study((*FIXED, f"data.path={rows}", *words, budget, f"output={output}"))
 
 
 def read_comparison(study: Path, rows: Path, score: str, *others: str) -> MethodComparison:
     """Return the study's methods with their runs, compared by this score."""
-    settings = StudySettings("average", "1h", [METHODS[1]], trials=0, metric_key=score)
+    settings = StudySettings(
+        "average", "1h", [METHODS[1], "local_only"], trials=0, metric_key=score
+    )
     words = ("experiment=custom", *FIXED, f"data.path={rows}", *others)
     comparison = build_comparison(words, settings)
     for candidate, method in zip(comparison.candidates, read_result(study)["results"], strict=True):
@@ -114,7 +117,7 @@ def test_scores_with_weights_are_those_of_numpy(study: Path, rows: Path, score: 
     comparison = read_comparison(study, rows, score)
     found = resample_scores(comparison, study, has_guessing=True)
     assert found.problem == ""
-    assert list(found.scores) == ["fedavg", GUESSING, METHODS[1]]
+    assert list(found.scores) == ["fedavg", GUESSING, METHODS[1], "local_only"]
     for number, method in enumerate(METHODS):
         expected = compute_resampled(study, rows, number, score)
         assert expected.std() > 0.005
@@ -143,10 +146,12 @@ def test_a_study_with_a_test_set_claims_something_about_new_rows(study: Path, ro
     freedom = (of_seeds + of_rows) ** 2 / (
         of_seeds**2 / (SEEDS - 1) + of_rows**2 / (NUM_WEIGHT_SETS - 1)
     )
-    tail = (1 - result["confidence"]) / 2
+    tail = (1 - result["confidence"]) / 4  # of two comparisons
     half = stats.t.isf(tail, freedom) * np.sqrt(of_seeds + of_rows)
-    low, high = result["interval"]
-    assert high - low == pytest.approx(2 * half)
+    half = max(half, stats.t.isf(tail, SEEDS - 1) * np.sqrt(of_seeds))
+    (found,) = (one for one in result["comparisons"] if one["method"] == METHODS[1])
+    assert found["high"] - found["low"] == pytest.approx(2 * half)
+    assert found["row_variance"] == pytest.approx(of_rows)
     page = (study / "study.html").read_text()
     assert "with the variance of the test rows, which all seeds share" in page
     assert "on new rows of these clients" in page
@@ -171,7 +176,9 @@ def test_why_new_rows_are_unknown(study: Path, rows: Path) -> None:
     other = study / comparison.candidates[1].runs[1].folder / "model.safetensors"
     model.write_bytes(other.read_bytes())
     try:
-        assert explain() == f"the clients of {run.folder} have other models"
+        assert explain() == (
+            f"the records lack the models that the clients of run {run.folder} tested"
+        )
     finally:
         model.write_bytes(content)
 
