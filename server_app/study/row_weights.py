@@ -20,7 +20,7 @@ from typing import Self
 
 import numpy as np
 from fedquorum.audit.replay import read_audit_input
-from fedquorum.errors import RunError
+from fedquorum.errors import FedQuorumError, RunError
 from fedquorum.flower.codec import NamedArrays
 from fedquorum.records.checkpoint import CheckpointStore
 from fedquorum.records.reader import Run
@@ -113,7 +113,7 @@ def resample_scores(
                     terms[GUESSING] = recorded.guess_rows()
                 for name, of_clients in terms.items():
                     by_method.setdefault(name, []).append(recorded.resample(of_clients))
-    except RunError as error:
+    except FedQuorumError as error:
         return ResampledScores({}, str(error))
     means = {name: np.mean(scores, axis=0) for name, scores in by_method.items()}
     return ResampledScores(means)
