@@ -35,7 +35,8 @@ Bulletin 2 (1946)),
 
     (s^2 / J + v)^2 / ((s^2 / J)^2 / (J - 1) + v^2 / (B - 1)).
 
-Rows trained on are given: the claim is about new test rows of models trained on rows of this set.
+An interval is never narrower than without v: more degrees of freedom might narrow it by more than v
+widens it. Rows trained on are given: the claim is about new test rows of models trained on these.
 
 **Several methods.** The intervals of m methods hold simultaneously, by Bonferroni: each end
 excludes (1 - confidence) / (2 m).
@@ -408,12 +409,9 @@ def _compute_half_widths(
     freedom = np.where(
         part < 1, 1.0 / (part**2 / (seeds - 1.0) + (1.0 - part) ** 2 / sets), seeds - 1.0
     )
-    quantile = -stdtrit(freedom, tail)
-    half: FloatArray = np.hypot(
-        quantile * deviation * np.sqrt(1.0 / seeds + test_to_train),
-        quantile * np.sqrt(row_variance),
-    )
-    return half
+    on_these_rows = -stdtrit(seeds - 1.0, tail) * deviation * np.sqrt(1.0 / seeds + test_to_train)
+    half: FloatArray = np.maximum(on_these_rows, -stdtrit(freedom, tail) * np.sqrt(both))
+    return half if np.any(row_variance) else on_these_rows
 
 
 def _select_verdict(

@@ -19,7 +19,7 @@ from typing import Self
 
 import numpy as np
 from fedquorum.audit.replay import read_audit_input
-from fedquorum.errors import RunError
+from fedquorum.errors import FedQuorumError, RunError
 from fedquorum.records.reader import Run
 from fedquorum.records.round_record import summarize_evaluations
 from fedquorum.rng import make_generator
@@ -93,7 +93,7 @@ def resample_scores(
     if comparison.metric not in MEAN_METRICS:
         return ResampledScores({}, f"{comparison.metric} is no mean over rows")
     if comparison.score.partition(".")[0] in PERSONAL_MODELS:
-        return ResampledScores({}, "runs keep no models of the clients' own")
+        return ResampledScores({}, "runs keep no personal models")
     by_method: dict[str, list[FloatArray]] = {}
     try:
         for number, _ in enumerate(comparison.baseline.runs):
@@ -104,7 +104,7 @@ def resample_scores(
                     terms[GUESSING] = recorded.guess_rows()
                 for name, of_clients in terms.items():
                     by_method.setdefault(name, []).append(recorded.resample(of_clients))
-    except RunError as error:
+    except FedQuorumError as error:
         return ResampledScores({}, str(error))
     means = {name: np.mean(scores, axis=0) for name, scores in by_method.items()}
     return ResampledScores(means)
@@ -151,7 +151,7 @@ class _RecordedRun:
         Raises
         ------
         RunError
-            If the run did not evaluate this model, as where clients keep models of their own.
+            If the run's clients did not test this model.
         """
         device = resolve_device(self.settings.client.device)
         model = load_trained_model(self.run, self.settings, self.data).to(device)
@@ -165,7 +165,8 @@ class _RecordedRun:
             found = weigh_rows(terms[one.client], np.ones((1, len(terms[one.client]))), self.metric)
             recorded = get_test_metric(one, self.metric)
             if not np.allclose(found, recorded, rtol=TOLERANCE, atol=TOLERANCE):
-                raise RunError(f"the clients of {self.run.directory.name} have other models")
+                name = self.run.directory.name
+                raise RunError(f"the records lack the models that the clients of run {name} tested")
         return terms
 
     def guess_rows(self) -> dict[int, Terms]:

@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 
 from client_app.data import FederatedData, load_data
 from client_app.data.base import Targets
+from client_app.data.partitioned import PartitionedData
+from client_app.evaluation.row_terms import weigh_rows
 from conf.compose import compose_overrides
 from server_app.runs.job import run_overrides
-from server_app.study.guessing import can_guess, score_guessing
+from server_app.study.guessing import can_guess, guess_rows, score_guessing
 
 SETTINGS = (
     *("experiment=fedalign/synth_low", "strategy=fedavg", "strategy.warmup_fraction=0", "rounds=1"),
@@ -106,5 +108,9 @@ def test_numbers_are_guessed_by_their_mean(tmp_path: Path) -> None:
     assert not can_guess(numbers, "loss")
     rmse = score_guessing(tmp_path / "run", numbers, "all.average", "rmse", settings.seed)
     assert 50 < rmse < 200
+    assert isinstance(numbers, PartitionedData)
+    by_row = guess_rows(numbers, [0, 1], "rmse")
+    found = [weigh_rows(terms, np.ones((1, len(terms))), "rmse")[0] for terms in by_row.values()]
+    assert np.mean(found) == pytest.approx(rmse)
     r2 = score_guessing(tmp_path / "run", numbers, "all.average", "r2", settings.seed)
     assert -0.5 < r2 <= 0

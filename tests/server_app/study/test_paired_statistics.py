@@ -183,6 +183,24 @@ def test_test_rows_that_all_seeds_share_widen_an_interval() -> None:
     assert 0.1 < plain.high - plain.difference < half
 
 
+def test_rows_never_narrow_an_interval() -> None:
+    """Satterthwaite's freedom alone would, where the rows vary a little less than the seeds."""
+    from scipy import stats
+
+    other = raise_scores(1.0, 2.0, 0.5, 1.5, 1.0)
+    scores = {"fedavg": BASE, "fedau": other}
+    (plain,) = compare_with_baseline(scores, "fedavg", confidence=0.99)
+    weighed = 0.15 * np.random.default_rng(0).normal(size=NUM_WEIGHT_SETS)
+    resampled = {"fedavg": 0.0 * weighed, "fedau": weighed}
+    of_seeds, of_rows = 1.3 / 20, weighed.var(ddof=1)
+    freedom = (of_seeds + of_rows) ** 2 / (of_seeds**2 / 4 + of_rows**2 / (NUM_WEIGHT_SETS - 1))
+    narrower = stats.t.isf(0.005, freedom) * math.sqrt(of_seeds + of_rows)
+    assert narrower < plain.high - plain.difference
+    (one,) = compare_with_baseline(scores, "fedavg", confidence=0.99, resampled=resampled)
+    assert (one.low, one.high) == (plain.low, plain.high)
+    assert one.row_variance > 0
+
+
 def test_a_method_without_any_spread_still_depends_on_its_rows() -> None:
     """Then the degrees of freedom are those of the weights; without both, the interval is empty."""
     from scipy import stats
