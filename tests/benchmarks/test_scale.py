@@ -101,10 +101,10 @@ def test_the_cost_of_a_round_depends_on_the_selected_clients(strategy: str, tmp_
 @pytest.mark.slow
 def test_no_loop_runs_over_clients_that_are_neither_asked_nor_arriving(tmp_path: Path) -> None:
     """Where late updates count, neither free clients nor those that stay under way cost a line."""
-    words = (
-        *("strategy.fraction=1", "response_time=lognormal"),
-        *("engine.late_replies=count", f"engine.quorum={CLIENTS_PER_ROUND}"),
-    )
+    words = [
+        *("strategy.fraction=1", "response_time=lognormal", "engine.late_replies=count"),
+        f"engine.quorum={CLIENTS_PER_ROUND}",
+    ]
     usual = measure_round(tmp_path, "fedau", FEW, *words, "engine.concurrency=100")
     free = measure_round(tmp_path, "fedau", MANY, *words, "engine.concurrency=100")
     under_way = measure_round(tmp_path, "fedau", MANY, *words, "engine.concurrency=4000")

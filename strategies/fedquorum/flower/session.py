@@ -876,8 +876,10 @@ class NodeSession:
                 and not is_there
                 and decision.reason != NOT_CONNECTED
             )
+            if not (is_broken or is_barred):
+                continue
             kind = (decision.client, normalize_reason(decision.reason))
-            if (is_broken or is_barred) and kind not in self._named:
+            if kind not in self._named:
                 self._named.add(kind)
                 new.append((decision, host if is_there else ""))
         for decision, host in new[:MAX_NODES_NAMED]:
