@@ -20,6 +20,7 @@ from fedquorum.flower.codec import (
 )
 from fedquorum.flower.waiting_grid import WaitingGrid
 from fedquorum.rules.decisions import ClientDecision
+from fedquorum.rules.robustness import Robustness
 from fedquorum.rules.staleness import LateUpdates
 from fedquorum.server.quorum import Quorum
 from fedquorum.server.under_way import LOST_REASON
@@ -139,6 +140,19 @@ def test_a_late_update_counts_where_it_arrives() -> None:
         sent = {name for name in run.strategy.get_state() if name.startswith("sent.")}
         assert sent == {"sent.3.w"}
         assert [group for group in slow.asked if group] == ["train 1"]
+
+
+def test_a_late_update_is_clipped_as_the_change_since_its_own_model() -> None:
+    """The newest model is another one, from which it may be far away or near."""
+    with start_run(2, LateUpdates(0.0), robustness=Robustness(clip_norm=1.0)) as run:
+        run.devices[2].gate.clear()
+        for _ in range(3):
+            run.train()
+        before = run.w
+        run.devices[1].gate.clear()
+        run.devices[2].gate.set()
+        assert summarize(run.train())[2] == ("trained", 1)
+        assert run.w - before == pytest.approx(2**-0.5, rel=1e-12)
 
 
 def test_a_message_expires_after_its_life() -> None:
