@@ -59,6 +59,13 @@ class Run:
         self.model = model or self.model
         return {d.client: d for d in self.strategy.step_result.report.decisions}
 
+    def train_until(self, client: int) -> dict[int, ClientDecision]:
+        """Play rounds until one decides about a client; return its decisions."""
+        until = time.monotonic() + ENOUGH
+        while client not in (decisions := self.train()):
+            assert time.monotonic() < until, f"client {client} does not arrive"
+        return decisions
+
     def evaluate(self) -> list[int]:
         """Evaluate the model after the round; return the clients that did."""
         sent = self.strategy.configure_evaluate(self.number, self.model, ConfigRecord(), self.grid)
@@ -177,12 +184,11 @@ def test_an_update_that_is_too_old_is_refused() -> None:
         run.train()
         assert {n for n in run.strategy.get_state() if n.startswith("sent.")} == set()
         run.devices[2].gate.set()
-        wait_for_reply(run, 2)
-        second = run.train()
-        assert summarize(second) == {0: ("trained", 2), 1: ("trained", 2), 2: ("rejected", 1)}
-        assert second[2].reason == "its model is 1 rounds old, and max_staleness is 0"
-        third = run.train()
-        assert third[2].start_round == 3
+        found = run.train_until(2)
+        now = run.number
+        assert summarize(found) == {0: ("trained", now), 1: ("trained", now), 2: ("rejected", 1)}
+        assert found[2].reason == f"its model is {now - 1} rounds old, and max_staleness is 0"
+        assert run.train()[2].start_round == now + 1
 
 
 def test_a_reply_that_the_store_repeats_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,8 +209,7 @@ def test_a_reply_that_the_store_repeats_counts_once(monkeypatch: pytest.MonkeyPa
         run.devices[2].gate.clear()
         run.train()
         run.devices[2].gate.set()
-        wait_for_reply(run, 2)
-        statuses = [summarize(run.train()) for _ in range(3)]
+        statuses = [summarize(run.train_until(2)) for _ in range(3)]
     arrived = [s[2] for s in statuses if s.get(2, ("late", 0))[0] == "trained"]
     assert arrived.count(("trained", 1)) == 1
     assert len({*arrived}) == len(arrived)
@@ -255,7 +260,7 @@ def test_a_reply_waits_at_the_superlink_while_others_are_evaluated() -> None:
         wait_for_reply(run, 2)
         assert run.evaluate() == [0, 1]
         assert state.num_message_res() == 1
-        assert summarize(run.train())[2] == ("trained", 1)
+        assert summarize(run.train_until(2))[2] == ("trained", 1)
 
 
 def test_what_was_under_way_is_lost_with_an_interrupted_run() -> None:
