@@ -20,6 +20,7 @@ from fedquorum.flower.codec import (
 )
 from fedquorum.flower.waiting_grid import WaitingGrid
 from fedquorum.rules.decisions import ClientDecision
+from fedquorum.rules.robustness import Robustness
 from fedquorum.rules.staleness import LateUpdates
 from fedquorum.server.quorum import Quorum
 from fedquorum.server.under_way import LOST_REASON
@@ -57,6 +58,13 @@ class Run:
         model, _ = self.strategy.aggregate_train(self.number, replies)
         self.model = model or self.model
         return {d.client: d for d in self.strategy.step_result.report.decisions}
+
+    def train_until(self, client: int) -> dict[int, ClientDecision]:
+        """Play rounds until one decides about a client; return its decisions."""
+        until = time.monotonic() + ENOUGH
+        while client not in (decisions := self.train()):
+            assert time.monotonic() < until, f"client {client} does not arrive"
+        return decisions
 
     def evaluate(self) -> list[int]:
         """Evaluate the model after the round; return the clients that did."""
@@ -141,6 +149,19 @@ def test_a_late_update_counts_where_it_arrives() -> None:
         assert [group for group in slow.asked if group] == ["train 1"]
 
 
+def test_a_late_update_is_clipped_as_the_change_since_its_own_model() -> None:
+    """The newest model is another one, from which it may be far away or near."""
+    with start_run(2, LateUpdates(0.0), robustness=Robustness(clip_norm=1.0)) as run:
+        run.devices[2].gate.clear()
+        for _ in range(3):
+            run.train()
+        before = run.w
+        run.devices[1].gate.clear()
+        run.devices[2].gate.set()
+        assert summarize(run.train())[2] == ("trained", 1)
+        assert run.w - before == pytest.approx(2**-0.5, rel=1e-12)
+
+
 def test_a_message_expires_after_its_life() -> None:
     """Then its client has failed and is free, and a reply counts nowhere."""
     with start_run(2, LateUpdates()) as run:
@@ -163,12 +184,11 @@ def test_an_update_that_is_too_old_is_refused() -> None:
         run.train()
         assert {n for n in run.strategy.get_state() if n.startswith("sent.")} == set()
         run.devices[2].gate.set()
-        wait_for_reply(run, 2)
-        second = run.train()
-        assert summarize(second) == {0: ("trained", 2), 1: ("trained", 2), 2: ("rejected", 1)}
-        assert second[2].reason == "its model is 1 rounds old, and max_staleness is 0"
-        third = run.train()
-        assert third[2].start_round == 3
+        found = run.train_until(2)
+        now = run.number
+        assert summarize(found) == {0: ("trained", now), 1: ("trained", now), 2: ("rejected", 1)}
+        assert found[2].reason == f"its model is {now - 1} rounds old, and max_staleness is 0"
+        assert run.train()[2].start_round == now + 1
 
 
 def test_a_reply_that_the_store_repeats_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,8 +209,7 @@ def test_a_reply_that_the_store_repeats_counts_once(monkeypatch: pytest.MonkeyPa
         run.devices[2].gate.clear()
         run.train()
         run.devices[2].gate.set()
-        wait_for_reply(run, 2)
-        statuses = [summarize(run.train()) for _ in range(3)]
+        statuses = [summarize(run.train_until(2)) for _ in range(3)]
     arrived = [s[2] for s in statuses if s.get(2, ("late", 0))[0] == "trained"]
     assert arrived.count(("trained", 1)) == 1
     assert len({*arrived}) == len(arrived)
@@ -241,7 +260,7 @@ def test_a_reply_waits_at_the_superlink_while_others_are_evaluated() -> None:
         wait_for_reply(run, 2)
         assert run.evaluate() == [0, 1]
         assert state.num_message_res() == 1
-        assert summarize(run.train())[2] == ("trained", 1)
+        assert summarize(run.train_until(2))[2] == ("trained", 1)
 
 
 def test_what_was_under_way_is_lost_with_an_interrupted_run() -> None:

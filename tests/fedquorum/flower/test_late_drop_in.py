@@ -26,6 +26,7 @@ from tests.builders_flower import (
     WRAPPERS,
     make_grid,
     make_scripted_app,
+    make_simulation_grid,
     make_standard_app,
     train_round,
     wrap_strategy,
@@ -155,6 +156,16 @@ def test_what_an_interrupted_run_lost_is_recorded(
     assert not audit_run(tmp_path / "run").mismatches
     with pytest.raises(Exception, match="late_replies must be"):
         start(FedAvgParticipating(resume_from=tmp_path / "run", quorum=2), federation, 5, {})
+
+
+def test_flowers_simulation_counts_late_updates(tmp_path: Path) -> None:
+    """Its grid has no store of a SuperLink; the rounds, the records and the audit are the same."""
+    strategy = FedAU(late_replies="count", quorum=2, records=tmp_path / "run")
+    strategy.start(make_simulation_grid(make_standard_app(), 4), START, 4)
+    rows = read_clients(tmp_path / "run")
+    assert {row["round"] for row in rows} == {1, 2, 3, 4}
+    assert {row["status"] for row in rows} <= {"trained", "late"}
+    assert not audit_run(tmp_path / "run").mismatches
 
 
 @pytest.mark.parametrize("name", sorted(DROP_INS))
