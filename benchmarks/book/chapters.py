@@ -603,7 +603,7 @@ CHAPTERS: tuple[Chapter, ...] = (
     ),
     SweepChapter(
         "answers-personal",
-        "A better rule, or a model of one's own? (not in a paper)",
+        "A better rule, or a personal model? (not in a paper)",
         tuple(
             (
                 *setting.split(),

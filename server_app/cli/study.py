@@ -40,7 +40,7 @@ Find out which method helps a federation, and by how much.
   min_effect=0.01         the largest difference that counts as none
   confidence=0.95         the probability with which all intervals hold
   budget_max=2h           the budget up to which the same command may continue the study
-  personal=true           compare the methods with a model of each client's own
+  personal=true           compare the methods with personal models
   output=DIR              the study's folder; the same command continues the study in it
 """
 

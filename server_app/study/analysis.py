@@ -185,7 +185,7 @@ def _compare_rivals(
     *,
     has_seeds: bool,
 ) -> RivalComparison:
-    """Compare the methods with models of the clients' own, a second family of comparisons."""
+    """Compare the methods with personal models, a second family of comparisons."""
     found, rivals = compare_rivals(comparison, jobs.runner.directory, decide, has_seeds=has_seeds)
     methods = (
         replace(

@@ -130,7 +130,7 @@ class MethodResult:
 
 @dataclass(frozen=True)
 class RivalComparison:
-    """The comparison of the methods with a model of each client's own.
+    """The comparison of the methods with personal models.
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ class StudyResult:
     data_summary : mapping
         How the first compared run interpreted its data, as in its manifest; empty without runs.
     rivals : RivalComparison or None
-        The comparison with models of the clients' own; None without it.
+        The comparison with personal models; None without it.
     is_metric_chosen : bool
         Whether the study chose the metric, because of two classes one has most rows.
     """

@@ -130,7 +130,7 @@ def read_record_scores(
 
 
 def _compute_megabytes(run: Run) -> float:
-    """Return the size of a run's messages, without those for models of the clients' own.
+    """Return the size of a run's messages, without those for personal models.
 
     The last round has these as well, so it counts as the last one before it with test metrics.
     """

@@ -145,7 +145,7 @@ class StudySettings:
         None for ``budget``. It plans the looks at the scores, see ``server_app.study.looks``.
         The probability with which all intervals hold.
     personal : bool
-        Whether to compare the methods with a model of each client's own.
+        Whether to compare the methods with personal models.
 
     Raises
     ------

@@ -76,7 +76,7 @@ def build_result_table(result: StudyResult) -> TextTable:
 
 
 def _build_rival_rows(result: StudyResult) -> list["_Row"]:
-    """Return the rows of models of the clients' own, with the intervals of their family."""
+    """Return the rows of personal models, with the intervals of their family."""
     rivals = result.rivals
     if rivals is None:
         return []

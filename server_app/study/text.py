@@ -197,14 +197,14 @@ def format_verdict(result: StudyResult) -> str:
 
 
 def _describe_rivals(result: StudyResult) -> str:
-    """Say that models of the clients' own are better than every method; empty if they are not."""
+    """Say that personal models are better than every method; empty if they are not."""
     rivals = result.rivals
     if rivals is None or rivals.decision is None or not rivals.beats_all:
         return ""
     best = next(one for one in rivals.decision.differences if one.method in rivals.beats_all)
     scope = ", on these test rows" if result.row_weights else ""
     return (
-        f"But a model of each client's own beats every method here{scope}: "
+        f"But personal models beat every method here{scope}: "
         f"{PERSONAL_NAMES[best.method]}, "
         f"{_describe_difference(result, best, 'its')} "
         f"({_format_evidence(result, rivals.decision, best)})."

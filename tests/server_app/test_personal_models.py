@@ -46,7 +46,7 @@ METRICS = ("test_loss", "test_accuracy", "validation_loss", "validation_accuracy
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a run with both models of the clients' own."""
+    """Return a run with both personal models."""
     return run_here(tmp_path_factory.mktemp("runs") / "run", *COMMON, *PERSONAL)
 
 

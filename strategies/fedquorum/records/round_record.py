@@ -46,7 +46,7 @@ clients start; and, in place of all, those whose nodes did not train during the 
 
 OPTIONAL_GROUPS = (UNSEEN_GROUP, MEAN_GROUP, FREE_GROUP, *PERSONAL_MODELS)
 """Groups that only some runs have; the last ones are all tested clients that train, each evaluated
-on a model of its own."""
+on a personal model."""
 
 
 def list_groups(test: Mapping[str, object] | None) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ def test_clients_that_contradict_each_other_need_models_of_their_own(
     assert [one["name"] for one in result["rivals"]["methods"]] == ["alone", "fine-tuned"]
     assert result["methods"] == ["fedavg", "qfedavg"]
     page = (folder / "study.html").read_text()
-    assert "But a model of each client" in page
+    assert "But personal models beat every method" in page
     assert "fine-tuned" in page
 
 

@@ -157,7 +157,7 @@ def test_a_study_with_a_test_set_claims_something_about_new_rows(study: Path, ro
 
 @pytest.mark.slow
 def test_why_new_rows_are_unknown(study: Path, rows: Path) -> None:
-    """Metrics of a ranking, models of the clients' own, and runs of other models."""
+    """Metrics of a ranking, personal models, and runs of other models."""
     comparison = read_comparison(study, rows, "all.accuracy")
 
     def explain(**changes: Any) -> str:

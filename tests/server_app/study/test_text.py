@@ -94,7 +94,7 @@ def test_models_of_the_clients_own_that_beat_every_method(
     first = format_verdict(result)
     assert found.startswith(first)
     assert found.removeprefix(first) == (
-        f" But a model of each client's own beats every method here{scope}: the last model trained "
+        f" But personal models beat every method here{scope}: the last model trained "
         "further "
         "on the client's own rows, its accuracy is 6.0 points above FedAvg's (95 % interval 4.9 to "
         "7.1, ahead in 5 of 5 seeds)."
