@@ -214,7 +214,7 @@ def check_resumable(
     from fedquorum.records.checkpoint import check_unchanged
 
     current = flatten_settings(asdict(settings))
-    fixed = _LATE_KEYS
+    fixed: tuple[str, ...] = _LATE_KEYS
     if settings.response_time.name != "none":
         fixed += _DEADLINE_KEYS
     changeable = tuple(
