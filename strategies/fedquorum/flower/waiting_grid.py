@@ -185,6 +185,7 @@ class WaitingGrid(Grid):
         self._one_by_one = one_by_one
         self._keeps_late = keeps_late
         self._joins_earlier = False
+        self._away = frozenset[str]()  # the train messages of nodes that are away
         self._held = deque[Arrival]()  # train replies between two exchanges of training
         self._grid = unwrap_grid(grid)
         self._quorum_check = is_quorum
@@ -280,7 +281,7 @@ class WaitingGrid(Grid):
         self, messages: Iterable[Message], timeout: float | None
     ) -> Iterator[Arrival]:
         """Send messages immediately and yield the replies as they arrive."""
-        self.closed_early, self.seconds = False, {}
+        self.closed_early, self.seconds, self._away = False, {}, frozenset()
         started = time.monotonic()
         deadline = math.inf if timeout is None else started + timeout
         if not self._can_wait:
@@ -313,7 +314,7 @@ class WaitingGrid(Grid):
         if not waiting:
             return
         with self._start_polling():
-            while waiting and (arrived := self._get_next(self._limit(closes, waiting))) is not None:
+            while waiting and (arrived := self._get_next_of(waiting, closes)) is not None:
                 key, arrival = arrived
                 # A reply that arrived while the reader worked on another one may be late.
                 if key not in waiting or arrival.arrived_at > closes:
@@ -326,12 +327,21 @@ class WaitingGrid(Grid):
                 del arrived, arrival  # before the next is waited for: one reply at a time
         self.closed_early = bool(waiting) and closes < deadline
 
-    def _limit(self, closes: float, waiting: Collection[str]) -> float:
-        """Return when an exchange closes at the latest: at the expiry of its last message."""
+    def _get_next_of(self, waiting: Collection[str], closes: float) -> tuple[str, Arrival] | None:
+        """Return the next reply, None if the exchange closes before one arrives.
+
+        An exchange that joins earlier ones closes at the expiry of its last message, or, once a
+        node has replied, when all others are away: these may come back in a later exchange.
+        """
         if not self._joins_earlier:
-            return closes
+            return self._get_next(closes)
         expiries = (self._pending[key].expires_at for key in waiting if key in self._pending)
-        return min(closes, max(expiries, default=closes))
+        closes = min(closes, max(expiries, default=closes))
+        while True:
+            arrived = self._get_next(min(closes, time.monotonic() + MAX_POLL_SECONDS))
+            all_away = bool(self.seconds) and self._away.issuperset(waiting)
+            if arrived is not None or all_away or time.monotonic() >= closes:
+                return arrived
 
     def wait_until_trained(self) -> None:
         """Wait until no connected node trains, or the messages of all that do have expired."""
@@ -527,7 +537,8 @@ class WaitingGrid(Grid):
         else:
             waiting = frozenset()
         connected = frozenset(self._grid.get_node_ids())
-        return waiting.union(key for key, m in training.items() if m.node not in connected)
+        self._away = frozenset(key for key, m in training.items() if m.node not in connected)
+        return waiting | self._away
 
     # --- delegation to the inner grid --------------------------------------------------------
 

@@ -231,6 +231,25 @@ def test_a_node_that_the_superlink_takes_for_lost_may_come_back() -> None:
         assert summarize(run.train()) == {0: ("trained", 4), 1: ("late", 4), 2: ("trained", 1)}
 
 
+def test_a_round_does_not_wait_for_nodes_that_are_away() -> None:
+    """Not even if its quorum cannot be reached; what such a node trained may still count."""
+    with start_run(3, LateUpdates()) as run:
+        run.devices[2].gate.clear()
+        state, node = run.federation.link.state, run.find_node(2)
+
+        def leave() -> None:
+            while "train 1" not in run.devices[2].asked:
+                time.sleep(0.01)
+            vars(state)["nodes"][node.id].online_until = 0.0
+
+        threading.Thread(target=leave, daemon=True).start()
+        assert summarize(run.train()) == {0: ("trained", 1), 1: ("trained", 1), 2: ("late", 1)}
+        assert set(run.train()) == {0, 1}
+        state.acknowledge_node_heartbeat(node.id, 3600.0)
+        run.devices[2].gate.set()
+        assert summarize(run.train())[2] == ("trained", 1)
+
+
 def test_only_free_nodes_are_evaluated_until_the_last_round() -> None:
     """An evaluation never queues behind a training; the last one waits for everybody."""
     with start_run(2, LateUpdates(), last_round=3) as run:
