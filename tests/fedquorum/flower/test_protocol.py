@@ -425,7 +425,7 @@ def test_flowers_privacy_wraps_the_strategies(name: str) -> None:
 def test_the_code_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code blocks of docs/drop-in.md run as they stand."""
     blocks = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
-    line, keyed, query, recorded, resumed, _mod, wrapper, protocol = blocks
+    line, late, keyed, query, recorded, resumed, _mod, wrapper, protocol = blocks
     app = make_standard_app(lambda k: {"num-examples": 10, "train_loss": 1.0})
     exec(  # noqa: S102 - our own guide
         query, {**{m.__name__: m for m in (Message, Context, MetricRecord, RecordDict)}, "app": app}
@@ -441,6 +441,8 @@ def test_the_code_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         asked.append(str(names["strategy"].communication.client_ids_from))
         assert sorted(names["result"].train_metrics_clientapp) == [1, 2, 3]
     assert asked == ["node-order", "query"]
+    exec(late, names)  # noqa: S102 - our own guide
+    assert names["strategy"].communication.late_updates is not None
     exec(keyed, names)  # noqa: S102 - our own guide
     assert names["strategy"].communication.client_ids_from == "key"
     exec(protocol, names)  # noqa: S102 - our own guide
