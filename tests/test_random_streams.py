@@ -34,6 +34,7 @@ PURPOSES = {
     "quantity-train",
     "rates-ahead",
     "response-time",
+    "restart",
     "row-weights",
     "selection",
     "shard-partitioner",
