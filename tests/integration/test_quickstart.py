@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum.audit.check import audit_run
 from flwr.app import Context, RecordDict, UserConfig
 from flwr.serverapp.strategy import Result
 
 from server_app.engines.in_process import InProcessGrid
+from tests.builders_runs import read_rows
 from tests.cases import is_long
 from tests.integration.conftest import ROOT, Outcome, Shell, start_local_superlink
 
@@ -147,6 +149,22 @@ def test_the_numpy_quickstart_runs(line: str, make: Make, flower: Shell) -> None
     with_strategy(app, line)
     done = flower(*words_of_the_readme(app), *SMALL)
     assert_ran(done, name_in(line), clients=4)
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+def test_the_numpy_quickstart_counts_late_updates(
+    make: Make, flower: Shell, tmp_path: Path
+) -> None:
+    """With two keywords, and a third for the records, which the audit replays."""
+    app = make("numpy", "--stock")
+    words = f'quorum=2, late_replies="count", records="{tmp_path / "run"}"'
+    with_strategy(app, f"strategy = FedAU({words})")
+    done = flower(*words_of_the_readme(app), *SMALL)
+    assert "Saving final model to disk" in done.stdout, done.stdout[-4000:] + done.stderr[-2000:]
+    rows = read_rows(tmp_path / "run")
+    assert {row["start_round"] for row in rows if row["status"] == "trained"} >= {1}
+    assert not audit_run(tmp_path / "run").mismatches
 
 
 def assert_ran(done: Outcome, name: str, clients: int) -> None:
