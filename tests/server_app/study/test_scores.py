@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 
 from server_app.study.result import SeedRun
-from server_app.study.scores import compute_changed_fractions, read_seed_run
+from server_app.study.scores import (
+    compute_changed_fractions,
+    read_record_scores,
+    read_seed_run,
+)
 from tests.builders_runs import read_rows, run_here
 
 
@@ -67,3 +71,12 @@ def test_the_clients_worse_off_do_not_vanish_with_more_seeds() -> None:
     worse, _ = compute_changed_fractions(method, baseline, 1.0, 0.0)
     assert worse == pytest.approx(np.mean([(gain < 0).mean() for gain in gains]))
     assert worse > 0.35
+
+
+@pytest.mark.parametrize(("score", "expected"), [("all.worst10", 0.1), ("held_out.accuracy", 0.3)])
+def test_the_calibration_error_is_of_the_group_of_the_score(score: str, expected: float) -> None:
+    """It is a number of a run beside its score."""
+    numbers = {"accuracy": 0.5, "worst10": 0.2}
+    record = {"test": {"all": {**numbers, "ece": 0.1}, "held_out": {**numbers, "ece": 0.3}}}
+    _, measures = read_record_scores(record, score, "accuracy")
+    assert measures["ece"] == expected
