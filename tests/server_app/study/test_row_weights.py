@@ -46,14 +46,8 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def study(rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a study of two methods over five seeds."""
     output = tmp_path_factory.mktemp("study") / "here"
-<<<<<<< ours
     words = ("goal=average", f"methods=['{METHODS[1]}']", "trials=0", "personal=false")
     budget = f"budget={len(METHODS) * SEEDS + 1}runs"
-=======
-    methods = f"methods=['{METHODS[1]}',local_only]"
-    words = ("goal=average", methods, "trials=0", "personal=false")
-    budget = f"budget={3 * SEEDS + 1}runs"  # and the baseline with another start
->>>>>>> theirs
     return start_study((*FIXED, f"data.path={rows}", *words, budget, f"output={output}"))
 
 
