@@ -34,6 +34,7 @@ class FakeStrategy:
             evaluations=EVALUATIONS,
             traffic=SimpleNamespace(bytes_down=10 * number, bytes_up=20 * number),
             state_bytes=0,
+            some_busy=False,
         )
 
 
