@@ -19,6 +19,7 @@ NUM_AVERAGED = 9
 THRESHOLDS = (75.0, 80.0)
 CONFIDENCE = 0.95
 NUM_SPEED_GROUPS = 5
+WITH_MEMORY = ("mifa", "fedvarp")
 
 REFERENCE = "25 replies, FedBuff"
 WORLDS: Mapping[str, tuple[str, ...]] = {
@@ -176,6 +177,9 @@ def _group_values(runs: Sequence[LoggedRun], value: Callable[[LoggedRun], float]
 
 
 def _get_weight(run: LoggedRun, group: int) -> float:
+    # With a memory, stored updates count in every round, which the weights do not say.
+    if run.strategy in WITH_MEMORY:
+        return math.nan
     value = run.numbers["weights"][group]
     return math.nan if value is None else float(value)
 

@@ -1,6 +1,7 @@
 """Tests of the chapter about slow clients."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -87,3 +88,10 @@ def test_rows_are_conditions_and_columns_worlds() -> None:
     slowest = tables["slowest"].rows[0][2]
     assert isinstance(slowest, SeedStatistic)
     assert slowest.mean == 0.5
+
+
+def test_weights_say_nothing_of_a_memory() -> None:
+    """Stored updates of slow clients count in every round."""
+    run = make_run("25 replies, MIFA, server_lr 0.1", CORRELATED, 1, 0.8)
+    (row,) = build_late_tables([replace(run, strategy="mifa")])["slowest"].rows
+    assert row[1:] == (None, None)

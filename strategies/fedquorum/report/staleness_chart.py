@@ -16,7 +16,8 @@ LATE_NOTE = (
     "Of the first seed of each method. Staleness is the number of rounds between the model from "
     "which an update started and the round in which it counts. On the right, each point is a "
     "client: its median response time, and the sum of its weights over all rounds, where 1 is the "
-    "mean of all clients. A level cloud means that slow clients count as much as fast ones."
+    "mean of all clients. A level cloud means that slow clients count as much as fast ones. With a "
+    "memory (FedVarp, MIFA) these are the weights of arriving updates; stored ones count as well."
 )
 
 
