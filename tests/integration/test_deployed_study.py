@@ -21,8 +21,10 @@ from fedquorum.records.reader import read_client_names
 from fedquorum.rng import derive_seed
 
 import fedquorum_app
+from conf.compose import compose_overrides
 from server_app.cli.study import start_study
 from server_app.runs.job import SweepUnfinished
+from server_app.study.rivals import build_rival_overrides
 from server_app.sweeps.jobs import CONFIG_FILE, SweepFolder, read_complete_rounds
 from tests.builders_runs import read_rows, run_here
 from tests.cases import is_long
@@ -118,12 +120,16 @@ def test_a_study_of_devices(deployment: Deployment, capfd: pytest.CaptureFixture
     tables = [make_table(client).assign(k=client) for client in range(CLIENTS)]
     pd.concat(tables).to_csv(pooled, index=False)
     if not is_long():
+        fedavg = (
+            "strategy=fedavg",
+            *build_rival_overrides(compose_overrides(ON_DEVICES.split()).settings),
+        )
         simulate(
             study, pooled, "strategy=fedavg", "data.seed=3", f"seed={derive_seed(3, 'restart')}"
         )
         for seed in range(4, 3 + SEEDS):
-            for strategy in ("fedavg", "qfedavg"):
-                simulate(study, pooled, f"strategy={strategy}", f"seed={seed}")
+            simulate(study, pooled, *fedavg, f"seed={seed}")
+            simulate(study, pooled, "strategy=qfedavg", f"seed={seed}")
     words = f"goal=average methods=[qfedavg] trials=0 budget={2 * SEEDS + 1}runs {ON_DEVICES}"
     arguments = [*words.split(), f"output={study}"]
     with interrupted_after_a_round(study / "0"):
