@@ -76,8 +76,6 @@ class Claim:
         Whether the cell is in percentage points.
     missing_reason : str
         Why there is no measurement; used only while the cell is missing.
-    headline : bool
-        Whether the README shows this claim as the paper's main one.
     """
 
     paper: str
@@ -90,7 +88,6 @@ class Claim:
     published_difference: float | None = None
     is_in_points: bool = True
     missing_reason: str = ""
-    headline: bool = False
 
     def __post_init__(self) -> None:
         if not self.missing_reason and (self.locator is None or not self.chapter):
@@ -214,45 +211,10 @@ def format_claim_table(verdicts: Sequence[Verdict], links: Mapping[str, str]) ->
     return ResultTable(headings, rows).to_markdown()
 
 
-def format_headline_table(verdicts: Sequence[Verdict], book: str) -> str:
-    """Format the main claim of each paper, with counts of the verdicts, as Markdown.
-
-    The last line links to ``book``.
-    """
-    rows = tuple(
-        (
-            *(v.claim.paper, v.claim.claim, v.claim.published, _format_difference(v)),
-            v.format_verdict(),
-            format_counts(select_paper(v.claim, verdicts), " / "),
-        )
-        for v in verdicts
-        if v.claim.headline
-    )
-    headings = ("paper", "main claim", "published", "measured", "verdict")
-    table = ResultTable((*headings, "all claims: " + " / ".join(Outcome)), rows).to_markdown()
-    measured = sum(v.is_measured for v in verdicts)
-    counts = ", ".join(f"{count} {outcome}" for outcome, count in count_outcomes(verdicts).items())
-    return (
-        f"{table}\n\nOf {len(verdicts)} claims {measured} are measured: {counts}; "
-        f"[all of them, with seeds, rounds and chapters]({book})."
-    )
-
-
-def select_paper(claim: Claim, verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Return the verdicts on all claims of a claim's paper."""
-    method = claim.paper.partition(",")[0]
-    return [v for v in verdicts if v.claim.paper.partition(",")[0] == method]
-
-
 def count_outcomes(verdicts: Sequence[Verdict]) -> dict[Outcome, int]:
     """Return the number of claims with each verdict."""
     counts = Counter(v.judgment.outcome for v in verdicts if v.judgment is not None)
     return {outcome: counts[outcome] for outcome in Outcome}
-
-
-def format_counts(verdicts: Sequence[Verdict], separator: str) -> str:
-    """Format the numbers of ``count_outcomes``."""
-    return separator.join(map(str, count_outcomes(verdicts).values()))
 
 
 def format_missing_list(verdicts: Sequence[Verdict]) -> str:

@@ -17,7 +17,6 @@ FMNIST_SETUP = "Fashion-MNIST, logistic regression"
 EMNIST_STAND_IN = "MNIST, five shards a client"
 EARLY, LAST = "a quarter.*", "end(?! of).*"
 ALONE, EVERYBODY = "priority only", "all"
-FEDAUS_MAIN = ("bernoulli", "average_participating")
 BASELINE_TEXTS = {ALONE: "FedAvg on the priority clients", EVERYBODY: "FedAvg on all clients"}
 
 
@@ -27,13 +26,8 @@ def _build_above_claims(
     data: str,
     variant: str,
     setup: str = "",
-    *,
-    headline: str = "",
 ) -> Iterator[Claim]:
-    """Yield the claims of a FedALIGN figure about the last round, one for each baseline.
-
-    The claim about the baseline ``headline`` is the paper's main one.
-    """
+    """Yield the claims of a FedALIGN figure about the last round, one for each baseline."""
     for baseline, description in BASELINE_TEXTS.items():
         yield Claim(
             f"FedALIGN, {figure}",
@@ -42,7 +36,6 @@ def _build_above_claims(
             chapter,
             CellLocator("differences", f"({variant}) - {baseline}", LAST),
             setup=setup,
-            headline=baseline == headline,
         )
 
 
@@ -126,7 +119,6 @@ def _build_fedau_claim(
     setting: str = "",
     chapter: str = "fedau-fmnist",
     setup: str = FMNIST_SETUP,
-    headline: bool = False,
 ) -> Claim:
     """Build a comparison of FedAU's Table 2, which has CIFAR-10; the book measures ``setup``."""
     relation = {1: "is above", -1: "is below"}[sign]
@@ -140,7 +132,6 @@ def _build_fedau_claim(
         sign,
         setup,
         _compute_gap(*published),
-        headline=headline,
     )
 
 
@@ -167,7 +158,6 @@ def _build_aaggff_claim(
     setup: str = "",
     *,
     run: str = "",
-    headline: bool = False,
 ) -> Claim:
     """Build a comparison of AAggFF with FedAvg by one statistic of the clients' metrics.
 
@@ -187,7 +177,6 @@ def _build_aaggff_claim(
         sign,
         setup,
         _compute_gap(*published),
-        headline=headline,
     )
 
 
@@ -270,7 +259,6 @@ CLAIMS: tuple[Claim, ...] = (
         "fedalign-fmnist",
         "Fashion-MNIST, epsilon 0.2 and then 0",
         "fedalign",
-        headline=ALONE,
     ),
     *_build_above_claims(
         "Figure 1",
@@ -357,7 +345,7 @@ CLAIMS: tuple[Claim, ...] = (
     _build_bound_claim("theta_T", "theta_T falls", -1),
     _build_bound_claim("rho_T", "rho_T grows", 1),
     *(
-        _build_fedau_claim("50", other, process, headline=(process, other) == FEDAUS_MAIN)
+        _build_fedau_claim("50", other, process)
         for process in ("bernoulli", "markov", "cyclic")
         for other in ("average_participating", "average_all")
     ),
@@ -434,7 +422,7 @@ CLAIMS: tuple[Claim, ...] = (
         setup="Fashion-MNIST, the paper's network",
     ),
     _build_aaggff_claim("Table 2", "aaggff-berka", "Berka", "average"),
-    _build_aaggff_claim("Table 2", "aaggff-berka", "Berka", "worst client", headline=True),
+    _build_aaggff_claim("Table 2", "aaggff-berka", "Berka", "worst client"),
     _build_aaggff_claim("Table 2", "aaggff-berka", "Berka", "Gini coefficient"),
     _build_aaggff_claim("Table 2", "aaggff-mqp", "MQP", "worst client", "a small text network"),
     _build_aaggff_claim("Table 2", "aaggff-mqp", "MQP", "Gini coefficient", "a small text network"),

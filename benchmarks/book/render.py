@@ -9,11 +9,15 @@ from benchmarks.book.chapters import CHAPTERS, Chapter, SweepChapter
 from benchmarks.book.claims import (
     Verdict,
     format_claim_table,
-    format_headline_table,
     format_missing_list,
     judge_claims,
 )
 from benchmarks.book.claims_data import CLAIMS
+from benchmarks.book.practice import (
+    format_effect_table,
+    format_practice_table,
+    list_failed_claims,
+)
 from benchmarks.book.results import ChapterResult, collapse_ranges, read_chapter_result
 from benchmarks.book.summarize import PICTURE_SEEDS
 
@@ -23,6 +27,8 @@ INTRODUCTION = "introduction"
 TABLES_COMMENT = re.compile(r"<!-- tables(?: of (\S+), (.+))? -->\n*")
 HEADLINES_COMMENT = re.compile(r"(<!-- claims -->\n).*(<!-- end of claims -->)", re.DOTALL)
 CLAIMS_TEXT = "claims"
+PRACTICE_TEXT = "practice"
+PRACTICE_HEADING = "What to try"
 CLAIMS_HEADING = "The papers' claims"
 CLAIMS_ALT = "Each measured claim: difference with its 90 % interval, published number, verdict"
 
@@ -45,7 +51,7 @@ def format_book(docs: Path, *, quick: bool) -> str:
         )
     chapters = [chapter.make_quick() for chapter in CHAPTERS] if quick else CHAPTERS
     parts = (_format_chapter(chapter, docs, quick=quick) for chapter in chapters)
-    claims = () if quick else (_format_claims(docs),)
+    claims = () if quick else (_format_practice(docs), _format_claims(docs))
     return "\n\n".join([introduction, *claims, *("\n\n".join(part) for part in parts)]) + "\n"
 
 
@@ -57,7 +63,8 @@ def replace_headlines(readme: str, docs: Path) -> str:
     ValueError
         If the README lacks one of the two comments around the table.
     """
-    table = format_headline_table(read_verdicts(docs), "docs/results.md#the-papers-claims")
+    book = f"docs/results.md#{format_anchor(PRACTICE_HEADING)}"
+    table = format_practice_table(_read_results(docs), read_verdicts(docs), book)
     written, count = HEADLINES_COMMENT.subn(
         lambda match: f"{match[1]}\n{table}\n{match[2]}", readme
     )
@@ -68,13 +75,29 @@ def replace_headlines(readme: str, docs: Path) -> str:
 
 def read_verdicts(docs: Path) -> tuple[Verdict, ...]:
     """Return the verdicts on all claims, from the chapters' results."""
-    paths = {path.stem: path for path in (docs / RESULTS).glob("*.json")}
-    results = {name: read_chapter_result(path) for name, path in paths.items()}
-    return judge_claims(CLAIMS, results)
+    return judge_claims(CLAIMS, _read_results(docs))
+
+
+def _read_results(docs: Path) -> dict[str, ChapterResult]:
+    return {path.stem: read_chapter_result(path) for path in (docs / RESULTS).glob("*.json")}
+
+
+def _format_practice(docs: Path) -> str:
+    """Return the first section: when each method helps, and which claims did not hold up."""
+    links = {chapter.name: format_anchor(chapter.title) for chapter in CHAPTERS}
+    return "\n\n".join(
+        (
+            f"## {PRACTICE_HEADING}",
+            (docs / TEXTS / f"{PRACTICE_TEXT}.md").read_text(encoding="utf-8").strip(),
+            format_effect_table(_read_results(docs), links),
+            "Claims that did not hold up:",
+            "\n".join(list_failed_claims(read_verdicts(docs))),
+        )
+    )
 
 
 def _format_claims(docs: Path) -> str:
-    """Return the first section: all claims, and a list of those without a measurement."""
+    """Return the section of all claims, and a list of those without a measurement."""
     verdicts = read_verdicts(docs)
     links = {chapter.name: format_anchor(chapter.title) for chapter in CHAPTERS}
     return "\n\n".join(

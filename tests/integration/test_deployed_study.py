@@ -122,7 +122,7 @@ def test_a_study_of_devices(deployment: Deployment, capfd: pytest.CaptureFixture
     if not is_long():
         fedavg = (
             "strategy=fedavg",
-            *build_rival_overrides(compose_overrides(ON_DEVICES.split()).settings),
+            *build_rival_overrides(compose_overrides(tuple(ON_DEVICES.split())).settings),
         )
         simulate(
             study, pooled, "strategy=fedavg", "data.seed=3", f"seed={derive_seed(3, 'restart')}"
