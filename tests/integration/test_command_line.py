@@ -64,7 +64,7 @@ def test_a_sweep(shell: Shell) -> None:
         (["data.num_priority=21"], "data.num_priority must be at most data.num_clients (20)"),
         (["data.num_priority=0"], "data.num_priority must be a whole number >= 1, got 0"),
         (["client.batch_size=0"], "client.batch_size must be a whole number >= 1, got 0"),
-        (["experiment=fedalign/nope"], "experiment must be one of fedalign/mnist"),
+        (["experiment=fedalign/nope"], "experiment must be one of fedalign/alone"),
         (
             ["experiment=fedalign/fmnist", "data.root=empty", "data.download=false"],
             "data.root must be a folder with the four files of Fashion-MNIST",
