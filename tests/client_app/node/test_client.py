@@ -125,8 +125,10 @@ def row_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     rows: list[int] = []
     evaluate = DenseEvaluator.evaluate
 
-    def note_rows(self: DenseEvaluator, state: Any, clients: Sequence[int], *rest: Any) -> Any:
-        found = evaluate(self, state, clients, *rest)
+    def note_rows(
+        self: DenseEvaluator, state: Any, clients: Sequence[int], *rest: Any, **options: Any
+    ) -> Any:
+        found = evaluate(self, state, clients, *rest, **options)
         rows.extend(one.num_examples for one in found)
         return found
 

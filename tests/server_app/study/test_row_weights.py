@@ -9,7 +9,6 @@ import pytest
 from fedquorum.rules.types import FloatArray
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
-from scipy import stats
 
 from client_app.data import load_data
 from client_app.data.partitioned import PartitionedData
@@ -132,6 +131,8 @@ def test_scores_with_weights_are_those_of_numpy(study: Path, rows: Path, score: 
 @pytest.mark.slow
 def test_a_study_with_a_test_set_claims_something_about_new_rows(study: Path, rows: Path) -> None:
     """Its interval has the variance of the rows, computed in NumPy and SciPy."""
+    from scipy import stats
+
     result = read_result(study)
     assert result["row_weights"] == NUM_WEIGHT_SETS
     assert not result["seed_draws"]["test_rows"]
