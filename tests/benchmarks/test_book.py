@@ -117,7 +117,7 @@ def test_every_preset_with_local_data_has_a_chapter() -> None:
 def test_texts_match_chapters() -> None:
     """Every chapter has a text, and every text and result has a chapter."""
     texts = {path.stem for path in (DOCS / "book").glob("*.md")}
-    assert texts == {"introduction", "claims", *BY_NAME}
+    assert texts == {"introduction", "practice", "claims", *BY_NAME}
     assert {path.stem for path in (DOCS / "results").glob("*.json")} <= set(BY_NAME)
 
 
@@ -183,12 +183,12 @@ def test_a_text_for_older_numbers_has_a_warning(tmp_path: Path) -> None:
 def test_a_chapter_without_a_result_is_marked(tmp_path: Path) -> None:
     """It has its commands, but neither tables nor conclusions."""
     docs = copy_docs(tmp_path)
-    (docs / "results" / "aaggff-berka.json").unlink()
-    chapter = BY_NAME["aaggff-berka"]
+    (docs / "results" / "aaggff-heart.json").unlink()
+    chapter = BY_NAME["aaggff-heart"]
     (part,) = (
         part for part in format_book(docs, quick=False).split("\n## ") if chapter.title in part
     )
-    assert "fedquorum -m experiment=aaggff/berka" in part
+    assert "fedquorum -m experiment=aaggff/heart" in part
     assert part.rstrip().endswith("*Not measured yet.*")
     assert "**undecided**" not in part
 
