@@ -139,7 +139,7 @@ class TrainingSetup:
     rng_prefix: str = ""
 
     def for_finetuning(self, epochs: int) -> "TrainingSetup":
-        """Return the setup that trains a personal model for so many epochs.
+        """Return the setup that trains a personal model for ``epochs`` epochs.
 
         There is no proximal term, which would pull the model back to the common one, and a number
         of steps for each round does not count.

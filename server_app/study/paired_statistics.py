@@ -400,7 +400,7 @@ def _compute_half_widths(
     test_to_train: float,
     row_variance: FloatArray,
 ) -> FloatArray:
-    """Return half of the widths of intervals from so many seeds."""
+    """Return half of the widths of intervals from ``seeds`` seeds."""
     of_seeds = deviation**2 / seeds
     both = of_seeds + row_variance
     # The part of the seeds, because the squares of small variances would be 0.

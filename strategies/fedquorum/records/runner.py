@@ -240,7 +240,7 @@ class Runner:
     def _evaluate_finetuned(
         self, start_round: int, start: "ArrayRecord", epochs: int
     ) -> Sequence[ClientEvaluation]:
-        """Return the evaluations of the personal models after so many epochs."""
+        """Return the evaluations of the personal models after ``epochs`` epochs."""
         strategy = self.strategy
         messages = strategy.configure_finetune(
             start_round, start, self._build_config(), self.grid, epochs=epochs

@@ -127,6 +127,15 @@ class LateClosing:
     lost: UnderWay = field(default_factory=UnderWay)
 
 
+def _find_young(
+    under_way: UnderWay, server_round: int, max_staleness: int | None
+) -> NDArray[np.bool_]:
+    """Return the mask of the updates that are young enough to count in a round."""
+    limit = math.inf if max_staleness is None else max_staleness
+    found: NDArray[np.bool_] = server_round - under_way.start_round <= limit
+    return found
+
+
 def sort_by_reply(
     under_way: UnderWay,
     server_round: int,
@@ -159,9 +168,7 @@ def sort_by_reply(
         under_way,
         seconds=np.array([seconds.get(k, math.inf) for k in under_way.client.tolist()]),
     )
-    is_countable = replied
-    if max_staleness is not None:
-        is_countable = replied & (server_round - under_way.start_round <= max_staleness)
+    is_countable = replied & _find_young(under_way, server_round, max_staleness)
     return LateClosing(
         0.0,
         under_way.select(is_countable),
@@ -202,9 +209,7 @@ def close_late_round(
         The largest staleness of an update that counts.
     """
     replies = under_way.seconds <= deadline
-    is_countable = replies
-    if max_staleness is not None:
-        is_countable = replies & (server_round - under_way.start_round <= max_staleness)
+    is_countable = replies & _find_young(under_way, server_round, max_staleness)
     # Relative to the round's start: sent_at + seconds would round a new message's time.
     ends = (under_way.sent_at - now) + np.minimum(under_way.seconds, deadline)
     countable = np.sort(ends[is_countable])

@@ -224,7 +224,7 @@ def encode_train_reply(
 def encode_evaluate_reply(results: Sequence[EvaluateResult]) -> RecordDict:
     """Return a node's reply: scalars for one client, lists for several.
 
-    Calibration is in a record of its own, with a list of bytes even for one client, because a
+    Calibration is in a separate record, with a list of bytes even for one client, because a
     MetricRecord has numbers only.
     """
     content = _encode_reply(results)
