@@ -7,6 +7,7 @@ the updates, closes the round, lets the rules decide, and applies the decision.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,8 @@ class RoundContext:
         Whether nodes may add up the updates of their clients.
     bins : ExponentBins
         The bins to which updates are rounded if they are added as they arrive.
+    needs_files : bool
+        Whether the updates together may exceed the memory for replies.
     mechanism : RoundMechanism, optional
         The mechanism of a private round.
     start_models : StartModels, optional
@@ -87,21 +90,16 @@ class RoundContext:
     known_weights: KnownWeights | None
     nodes_aggregate: bool
     bins: ExponentBins
+    needs_files: bool = False
     mechanism: RoundMechanism | None = None
     start_models: StartModels | None = None
     late: LateRound | None = None
     sent_models: SentModels | None = None
     open_late: OpenRound | None = None
 
-    @property
-    def training_clients(self) -> tuple[int, ...]:
-        """The clients that train in this round: the selected ones, or those that arrive."""
-        return self.plan.clients if self.late is None else tuple(self.late.start_rounds)
-
     def can_count(self, client: int) -> bool:
-        """Say whether an update of a client is young enough to count."""
-        if self.open_late is None or self.sent_models is None:
-            return True
+        """Say whether an update of a client is young enough to count, by the real clock."""
+        assert self.sent_models is not None
         return client in self.sent_models.index_by_client
 
     def get_start(self, client: int) -> NamedArrays | Model:
@@ -144,11 +142,15 @@ def start_round(
         start_models = memory.get_start_models(state.round_state.weighting, model, population)
     # Known weights spare the server's memory: an update is added and dropped as it arrives.
     known_weights = get_streaming_weights(rules, communication, state.round_state.weighting, plan)
+    needs_files = False
     if known_weights is None:
-        count = len(plan.clients) + len(state.under_way)
-        if late is not None:
-            count = len(late.start_rounds)
-        check_space(communication.reply_memory, count, model)
+        count = len(plan.clients)
+        if communication.late_updates is not None:
+            count = count + len(state.under_way) if late is None else len(late.start_rounds)
+        size = count * sum(array.nbytes for array in model.values())
+        needs_files = size > communication.reply_memory_limit
+        if needs_files:
+            check_space(communication.reply_memory_limit, count, model)
     # A node cannot sum updates that the server must see one by one, to bound each.
     nodes_aggregate = (
         known_weights is not None
@@ -170,6 +172,7 @@ def start_round(
         known_weights,
         nodes_aggregate,
         ExponentBins.for_num_terms(len(plan.clients)),
+        needs_files,
         mechanism,
         start_models,
         late,
@@ -207,7 +210,9 @@ def build_train_requests(
         {}
         if start_models is None
         else _encode_start_models(
-            start_models, context.training_clients, {} if context.sent_models is None else sent
+            start_models,
+            chain.from_iterable(context.clients_by_node.values()),
+            {} if context.sent_models is None else sent,
         )
     )
     return {
@@ -259,13 +264,14 @@ def receive_updates(
     """Validate each update as it arrives, and add it up if the weights are known.
 
     An update that was added or is unusable is dropped, so that memory does not grow with the number
-    of clients. If the weights need all replies, a ``ReplyStore`` holds the updates.
+    of clients. If the weights need all replies, and these exceed the memory, a ``ReplyStore``
+    holds the updates.
     """
     communication, known_weights = session.communication, context.known_weights
     results: ReplyResults[TrainResult] = ReplyResults()
     if known_weights is not None:
         results.total = ExactAccumulator(context.model, context.bins)
-    needs_store = known_weights is None and not communication.needs_full_replies
+    needs_store = context.needs_files and not communication.needs_full_replies
     store = ReplyStore(communication.reply_memory_limit) if needs_store else None
     receiver = UpdateReceiver(context, session, results, store)
     arriving = session.read_train_replies(replies, context.server_round, context.model, results)
@@ -287,7 +293,7 @@ class UpdateReceiver:
     def receive(self, node: int, selected: Sequence[int]) -> None:
         """Add the outcomes of the clients that a node's reply is about."""
         results, context = self.results, self.context
-        if not all(map(context.can_count, selected)):
+        if context.open_late is not None and not all(map(context.can_count, selected)):
             results.drop_arrays(selected)  # they were sent one message, of one round
             return
         node_sum = results.node_sums.get(node)
@@ -368,8 +374,10 @@ def close_round(
 
     With a virtual clock, simulated time decides which replies are in time.
     """
+    # Those that train in this round: the selected clients, or those that arrive.
+    trained = context.plan.clients if context.late is None else context.late.start_rounds
     outcomes = []
-    for client in sorted(context.training_clients):
+    for client in sorted(trained):
         outcome = results.outcomes.get(client) or session.get_client_outcome(client, results, None)
         note = results.notes.get(client)
         outcomes.append(outcome if note is None else replace(outcome, note=note))

@@ -9,7 +9,7 @@ a_k, updates and denominator. Arrays are NumPy's or PyTorch's, in float64.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
@@ -68,6 +68,7 @@ class ExponentBins:
     width: int
 
     @classmethod
+    @lru_cache  # rounds of one size share their bins, and what follows from these
     def for_num_terms(cls, terms: int) -> Self:
         """Return the bins for a sum of at most ``terms`` terms."""
         return cls(min(MANTISSA_BITS, EXACT_INTEGER_BITS + 1 - terms.bit_length()))
