@@ -285,6 +285,7 @@ def _build_display_spec(
         len(clients),
         frozenset(priority),
         summary.constant_accuracy,
+        settings.engine.simulated_seconds,
     )
 
 
