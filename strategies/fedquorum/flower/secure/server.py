@@ -1,0 +1,285 @@
+"""The server's side of a secure sum: collect the messages of a round, and remove the masks."""
+
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from .errors import ProtocolViolationError, SecureSumError
+from .keys import (
+    PAIR_MASK,
+    RoundId,
+    Vector,
+    add_mask,
+    agree_on_key,
+    derive_own_mask_key,
+    derive_private_key,
+    get_public_bytes,
+    hash_secret,
+)
+from .messages import (
+    MaskedVector,
+    NodeKeys,
+    NodeShares,
+    ShareRequest,
+    UnmaskRequest,
+    UnmaskShares,
+    VectorRequest,
+)
+from .plan import MIN_NODES, GraphSize, MaskPlan
+from .shares import restore_secret
+
+HASH_BYTES = 32
+NO_SHARES: Mapping[int, bytes] = MappingProxyType({})
+
+
+class SecureSum:
+    """One round's sum of vectors modulo 2^64.
+
+    Each of the four exchanges has a method that receives a node's message, and one that ends it and
+    returns the next requests. A node whose message is missing or refused when an exchange ends has
+    no further part in the round. A message that breaks the protocol raises
+    ``ProtocolViolationError`` and changes nothing.
+
+    Nobody can check what a node puts into its vector, nor whether its public mask key belongs to
+    the masks in it. If it does not, masks stay in the sum, whose numbers then have any size: check
+    that they are not larger than those of a sum can be.
+
+    Parameters
+    ----------
+    round_id : RoundId
+    nodes : collection of int
+        The nodes that are asked for keys.
+    size : GraphSize
+        The number of neighbors and the threshold; a smaller number of nodes is a complete graph.
+    seed : int
+        The run's seed, from which the graph follows.
+    length : int
+        d, the length of the vectors.
+    """
+
+    def __init__(
+        self, round_id: RoundId, nodes: Collection[int], size: GraphSize, seed: int, length: int
+    ) -> None:
+        self._round_id, self._nodes, self._size, self._seed = round_id, {*nodes}, size, seed
+        self._keys: dict[int, NodeKeys] = {}
+        self._plan = MaskPlan({}, size.threshold)
+        self._shares: dict[int, NodeShares] = {}
+        self._masking: dict[int, tuple[int, ...]] = {}
+        self._sum: Vector = np.zeros(length, np.uint64)
+        self._senders: set[int] = set()
+        self._lost: tuple[int, ...] = ()
+        self._own: dict[int, dict[int, bytes]] = {}
+        self._masks: dict[int, dict[int, bytes]] = {}
+        self._unmasking: set[int] = set()
+
+    # --- 1. keys -----------------------------------------------------------------------------
+
+    def receive_keys(self, node: int, keys: NodeKeys) -> None:
+        """Store a node's public keys."""
+        if node not in self._nodes:
+            raise ProtocolViolationError(node, "keys of a node that was not asked for them")
+        _refuse_second(node, self._keys, "keys")
+        lengths = {len(keys.mask_key), len(keys.share_key), len(keys.own_hash)}
+        if lengths != {HASH_BYTES}:
+            raise ProtocolViolationError(node, f"keys and hashes must have {HASH_BYTES} bytes")
+        self._keys[node] = keys
+
+    def close_keys(self) -> dict[int, ShareRequest]:
+        """Choose the neighbors of all nodes with keys, and return the second message to each.
+
+        Raises
+        ------
+        SecureSumError
+            If there are fewer than ``MIN_NODES``, or fewer than the threshold.
+        """
+        low = max(MIN_NODES, self._size.threshold)
+        if len(self._keys) < low:
+            raise SecureSumError(f"{len(self._keys)} nodes sent keys, and a sum needs {low}")
+        self._plan = MaskPlan.for_nodes([*self._keys], self._size, self._seed, self._round_number)
+        return {
+            node: ShareRequest({k: self._keys[k] for k in neighbors}, self._plan.threshold)
+            for node, neighbors in self._plan.neighbors.items()
+        }
+
+    @property
+    def _round_number(self) -> int:
+        return self._round_id.server_round
+
+    # --- 2. shares ---------------------------------------------------------------------------
+
+    def receive_shares(self, node: int, shares: NodeShares) -> None:
+        """Store the encrypted shares of a node."""
+        _refuse_second(node, self._shares, "shares")
+        neighbors = {*self._get_neighbors(node)}
+        holders = {*neighbors, node}
+        if shares.sealed.keys() != neighbors:
+            raise ProtocolViolationError(node, "a share for each neighbor, and none else, is due")
+        for hashes in (shares.mask_hashes, shares.own_hashes):
+            if hashes.keys() != holders or {len(h) for h in hashes.values()} != {HASH_BYTES}:
+                raise ProtocolViolationError(node, "a hash of each holder's share is due")
+        self._shares[node] = shares
+
+    def close_shares(self) -> dict[int, VectorRequest]:
+        """Return the third message to each node that masks.
+
+        A node with too few neighbors that sent shares is left out, because its masks could not be
+        removed; so are, in turn, nodes that have too few without it.
+
+        Raises
+        ------
+        SecureSumError
+            If too few nodes are left.
+        """
+        left = {*self._shares}
+        while bare := {k for k in left if not self._has_enough(k, left)}:
+            left -= bare
+        if len(left) < MIN_NODES:
+            raise SecureSumError(f"{len(left)} nodes have shares of enough others to mask")
+        self._masking = {
+            node: tuple(k for k in self._plan.neighbors[node] if k in left) for node in sorted(left)
+        }
+        return {
+            node: VectorRequest(
+                {k: self._shares[k].sealed[node] for k in neighbors},
+                {k: self._shares[k].mask_hashes[node] for k in neighbors},
+                {k: self._shares[k].own_hashes[node] for k in neighbors},
+            )
+            for node, neighbors in self._masking.items()
+        }
+
+    def _has_enough(self, node: int, others: set[int]) -> bool:
+        """Say whether enough holders of a node's shares, with itself, are among ``others``."""
+        held = sum(k in others for k in self._plan.neighbors[node]) + 1
+        return held >= self._plan.threshold
+
+    # --- 3. vectors --------------------------------------------------------------------------
+
+    def receive_vector(self, node: int, vector: MaskedVector) -> None:
+        """Add a node's masked vector to the sum."""
+        if node not in self._masking:
+            raise ProtocolViolationError(node, "a vector of a node that was not asked for one")
+        _refuse_second(node, self._senders, "a vector")
+        values = vector.values
+        if values.dtype != np.uint64 or values.shape != self._sum.shape:
+            found = f"{values.dtype} of shape {values.shape}"
+            expected = f"uint64 of shape {self._sum.shape}"
+            raise ProtocolViolationError(node, f"its vector is {found}, not {expected}")
+        self._sum += values
+        self._senders.add(node)
+
+    def close_vectors(self) -> dict[int, UnmaskRequest]:
+        """Return the fourth message to each node that sent a vector.
+
+        Raises
+        ------
+        SecureSumError
+            If the masks of a node cannot be removed, because too few holders of its shares are
+            left. The sum is lost then; nothing was learned.
+        """
+        for node in sorted(self._senders):
+            if not self._has_enough(node, self._senders):
+                raise self._build_loss_error(node)
+        self._lost = tuple(k for k in self._masking if k not in self._senders)
+        for node in self._lost:
+            held = sum(k in self._senders for k in self._masking[node])
+            if held < self._plan.threshold:
+                raise self._build_loss_error(node)
+        return {
+            node: UnmaskRequest(
+                tuple(k for k in self._masking[node] if k in self._senders),
+                tuple(k for k in self._masking[node] if k not in self._senders),
+            )
+            for node in sorted(self._senders)
+        }
+
+    def _build_loss_error(self, node: int) -> SecureSumError:
+        return SecureSumError(
+            f"the sum of {len(self._senders)} of {len(self._masking)} nodes cannot be unmasked: "
+            f"fewer than {self._plan.threshold} holders of the shares of node {node} are left"
+        )
+
+    # --- 4. unmask ---------------------------------------------------------------------------
+
+    def receive_unmask(self, node: int, shares: UnmaskShares) -> None:
+        """Store the shares that a node reveals, after a comparison with their hashes."""
+        if node not in self._senders:
+            raise ProtocolViolationError(node, "shares of a node that sent no vector")
+        _refuse_second(node, self._unmasking, "shares to unmask")
+        neighbors = self._masking[node]
+        survivors = {node, *(k for k in neighbors if k in self._senders)}
+        lost = {k for k in neighbors if k not in self._senders}
+        if shares.own.keys() != survivors or shares.masks.keys() != lost:
+            raise ProtocolViolationError(node, "one share of each neighbor, the due one, is due")
+        for dealer, share in shares.own.items():
+            self._check_share(node, dealer, share, self._shares[dealer].own_hashes)
+        for dealer, share in shares.masks.items():
+            self._check_share(node, dealer, share, self._shares[dealer].mask_hashes)
+        self._unmasking.add(node)
+        for found, revealed in ((self._own, shares.own), (self._masks, shares.masks)):
+            for dealer, share in revealed.items():
+                found.setdefault(dealer, {})[self._get_share_index(dealer, node)] = share
+
+    def _check_share(
+        self, node: int, dealer: int, share: bytes, hashes: Mapping[int, bytes]
+    ) -> None:
+        if hash_secret(share) != hashes[node]:
+            text = f"its share of node {dealer} is not the one that this node was sent"
+            raise ProtocolViolationError(node, text)
+
+    def can_finish(self) -> bool:
+        """Say whether enough shares of every secret are there, so that no more need be awaited."""
+        needed = [(self._own, k) for k in self._senders] + [(self._masks, k) for k in self._lost]
+        return all(len(found.get(k, ())) >= self._plan.threshold for found, k in needed)
+
+    def finish(self) -> tuple[Vector, tuple[int, ...]]:
+        """Return the sum of the vectors modulo 2^64, and the nodes that sent them, ascending.
+
+        Raises
+        ------
+        SecureSumError
+            If too few shares of a secret are there.
+        ProtocolViolationError
+            If a node's shares restore another secret than the one that it committed itself to.
+        """
+        for node in sorted(self._senders):
+            secret = self._restore(self._own, node)
+            if hash_secret(secret) != self._keys[node].own_hash:
+                raise ProtocolViolationError(node, "its shares restore another own mask")
+            add_mask(self._sum, derive_own_mask_key(secret, self._round_id, node), negative=True)
+        for node in self._lost:
+            secret = self._restore(self._masks, node)
+            private = derive_private_key(secret, self._round_id, PAIR_MASK)
+            if get_public_bytes(private) != self._keys[node].mask_key:
+                raise ProtocolViolationError(node, "its shares restore another mask key")
+            for k in self._masking[node]:
+                if k not in self._senders:
+                    continue
+                pair, public = (node, k), self._keys[k].mask_key
+                key = agree_on_key(private, public, self._round_id, PAIR_MASK, pair)
+                # What k added or subtracted for the lost node is taken back.
+                add_mask(self._sum, key, negative=k < node)
+        return self._sum, tuple(sorted(self._senders))
+
+    def _restore(self, found: Mapping[int, Mapping[int, bytes]], dealer: int) -> bytes:
+        shares, needed = found.get(dealer, NO_SHARES), self._plan.threshold
+        if len(shares) < needed:
+            raise SecureSumError(
+                f"{len(shares)} of {needed} needed shares of node {dealer} were revealed"
+            )
+        return restore_secret(dict(sorted(shares.items())[:needed]))
+
+    def _get_neighbors(self, node: int) -> Sequence[int]:
+        if node not in self._plan.neighbors:
+            raise ProtocolViolationError(node, "shares of a node that sent no keys")
+        return self._plan.neighbors[node]
+
+    def _get_share_index(self, dealer: int, holder: int) -> int:
+        """Return the index of a holder's share: neighbors ascending, then the dealer itself."""
+        neighbors = self._plan.neighbors[dealer]
+        return len(neighbors) + 1 if holder == dealer else neighbors.index(holder) + 1
+
+
+def _refuse_second(node: int, earlier: Mapping[int, object] | set[int], kind: str) -> None:
+    if node in earlier:
+        raise ProtocolViolationError(node, f"it sent {kind} twice in a round")
