@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,12 +67,23 @@ class ExponentBins:
 
     width: int
 
+    is_fixed: ClassVar[bool] = False
+
     @classmethod
     def for_num_terms(cls, terms: int) -> Self:
         """Return the bins for a sum of at most ``terms`` terms."""
-        return cls(min(MANTISSA_BITS, EXACT_INTEGER_BITS + 1 - terms.bit_length()))
+        return cls(compute_bin_width(terms))
 
-    @cached_property
+    def for_array(self, name: str) -> "ExponentBins":
+        """Return the bins of an array: the same for all."""
+        return self
+
+    @property
+    def max_term(self) -> float:
+        """The largest |t| of a term."""
+        return MAX_TERM
+
+    @property
     def lowest(self) -> int:
         """The lowest bin: all multiples of the next lower unit are float64 numbers.
 
@@ -92,11 +103,31 @@ class ExponentBins:
 
     def compute_max_sum(self, index: int) -> float:
         """Return 2^53 u_i, which no sum of parts in bin i exceeds."""
-        return math.ldexp(1.0, EXACT_INTEGER_BITS + index * self.width)
+        return math.ldexp(1.0, EXACT_INTEGER_BITS + self.get_exponent(index))
 
     def compute_rounding_constant(self, index: int) -> float:
         """Return C = 1.5 * 2^52 u_i: (t + C) - C is t rounded to u_i, for |t| <= 2^51 u_i."""
-        return math.ldexp(1.5, MANTISSA_BITS + index * self.width)
+        return math.ldexp(1.5, MANTISSA_BITS + self.get_exponent(index))
+
+    def get_exponent(self, index: int) -> int:
+        """Return log2 u_i."""
+        return index * self.width
+
+
+class SumBins(Protocol):
+    """The bins of a model's sum: ``ExponentBins``, or fixed pairs (``fixed_bins.FixedBins``)."""
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the pair of each array is fixed before training, and both parts always exist."""
+
+    def for_array(self, name: str) -> ExponentBins:
+        """Return the bins of an array."""
+
+
+def compute_bin_width(terms: int) -> int:
+    """Return the bits of a bin for a sum of at most ``terms`` terms, see ``ExponentBins``."""
+    return min(MANTISSA_BITS, EXACT_INTEGER_BITS + 1 - terms.bit_length())
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +144,10 @@ class BinnedSum(Generic[ArrayT]):
 
 
 PartialSums = Mapping[str, BinnedSum[FloatArray]]
-"""sum_k a_k Delta_k over the clients of a node, for each array with a nonzero term."""
+"""sum_k a_k Delta_k over the clients of a node, for each array with a nonzero term.
+
+In fixed bins it has all arrays.
+"""
 
 
 class NumPyBackend:
@@ -154,14 +188,14 @@ class ExactAccumulator:
     ----------
     model : mapping
         x_t, arrays of any shape.
-    bins : ExponentBins
+    bins : SumBins
         For as many terms as the round has selected clients, on all nodes.
     library : NumPyBackend, optional
         The library of the arrays.
     """
 
     def __init__(
-        self, model: Mapping[str, Any], bins: ExponentBins, library: NumPyBackend | None = None
+        self, model: Mapping[str, Any], bins: SumBins, library: NumPyBackend | None = None
     ) -> None:
         self._start = {name: array.reshape(-1) for name, array in model.items()}
         self._shapes = {name: tuple(array.shape) for name, array in model.items()}
@@ -177,6 +211,9 @@ class ExactAccumulator:
             name: (self._library.create_empty(len(flat)), self._library.create_empty(len(flat)))
             for name, flat in self._start.items()
         }
+        if bins.is_fixed:
+            for name in self._start:
+                self._raise_bin(name, 0)
 
     @cached_property
     def max_safe_factor(self) -> float:
@@ -186,18 +223,19 @@ class ExactAccumulator:
         return MAX_TERM / (4 * max(MAX_VALUE, largest))
 
     def can_add(self, factor: float, client_model: Mapping[str, Any]) -> bool:
-        """Say whether all terms a_k (x_k - x_t) of a client are at most ``MAX_TERM``.
+        """Say whether all terms a_k (x_k - x_t) of a client are at most the bins' largest term.
 
         The numbers of the client's model must be at most ``MAX_VALUE``.
         """
-        if factor <= self.max_safe_factor:
+        if not self._bins.is_fixed and factor <= self.max_safe_factor:
             return True
         for name, array in client_model.items():
             x, start = (
                 self._library.to_numpy(one).astype(np.float64).reshape(-1)
                 for one in (array, self._start[name])
             )
-            if len(x) and not float(np.abs(x - start).max()) * factor <= MAX_TERM:
+            max_term = self._bins.for_array(name).max_term
+            if len(x) and not float(np.abs(x - start).max()) * factor <= max_term:
                 return False
         return True
 
@@ -256,24 +294,25 @@ class ExactAccumulator:
 
     def _add_terms(self, name: str, across: slice, terms: Any, parts: Any) -> None:
         """Add terms, (rows, columns); both arrays are overwritten."""
+        bins = self._bins.for_array(name)
         largest = max(float(terms.max()), -float(terms.min()))
-        if not largest <= MAX_TERM:
+        if not largest <= bins.max_term:
             self._finite = False
             return
         if largest == 0.0:
             return
-        index = self._bins.find_bin(largest)
+        index = bins.find_bin(largest)
         total = self._raise_bin(name, index)
         if index == total.index:
-            self._add_parts(terms, index, parts, total.high[across])
+            self._add_parts(terms, bins.compute_rounding_constant(index), parts, total.high[across])
             # What is left of each term goes to the next lower bin.
             terms -= parts
         if index >= total.index - 1:
-            self._add_parts(terms, total.index - 1, parts, total.low[across])
+            constant = bins.compute_rounding_constant(total.index - 1)
+            self._add_parts(terms, constant, parts, total.low[across])
 
-    def _add_parts(self, terms: Any, index: int, parts: Any, total: Any) -> None:
+    def _add_parts(self, terms: Any, constant: float, parts: Any, total: Any) -> None:
         """Round terms to multiples of u_i, into ``parts``, and add their rows to ``total``."""
-        constant = self._bins.compute_rounding_constant(index)
         self._library.add(terms, constant, out=parts)
         parts -= constant
         total += parts[0] if len(parts) == 1 else parts.sum(0)
@@ -309,6 +348,8 @@ class ExactAccumulator:
 
     def get_sums(self) -> dict[str, BinnedSum[Any]]:
         """Return the sums so far, by the names of the arrays with a nonzero term.
+
+        In fixed bins all arrays have a sum.
 
         Raises
         ------
