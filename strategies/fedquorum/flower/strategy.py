@@ -51,9 +51,10 @@ from .round import (
     RoundContext,
     apply_round,
     build_train_requests,
-    clip_updates,
     close_round,
     compute_gram_matrix,
+    compute_next_norm,
+    get_update_sizes,
     receive_updates,
     start_round,
 )
@@ -396,12 +397,6 @@ class ComposedStrategy(Strategy):
         # 2. Close. Who replied too late is known only now, and must not count for any rule.
         closing = close_round(context, results, session, state, population.priority)
         outcomes = closing.outcomes
-        clip_indicators: tuple[bool, ...] = ()
-        if context.mechanism is not None:
-            # The noise covers clipped updates only, so clipping precedes every decision.
-            outcomes, clip_indicators = clip_updates(
-                outcomes, results, context.model, context.mechanism
-            )
         # 3. Decide, from numbers alone: the audit repeats this call from the records.
         decision = decide_round(
             self.rules,
@@ -439,9 +434,8 @@ class ComposedStrategy(Strategy):
             optimizer=applied.optimizer_state,
             clock=closing.clock,
             under_way=state.under_way if context.late is None else context.late.closing.under_way,
-            clipping_norm=None
-            if context.mechanism is None
-            else context.mechanism.compute_next_norm(clip_indicators, len(context.plan.clients)),
+            clipping_norm=compute_next_norm(context, results, outcomes),
+            update_sizes=get_update_sizes(applied, outcomes, state.update_sizes),
         )
         if context.late is not None:
             context.late.update_store(self._sent_models, context.model)

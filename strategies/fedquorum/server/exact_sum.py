@@ -34,6 +34,8 @@ MAX_VALUE = 1e15
 Only a diverged model has larger numbers. Up to 2^53, about 9e15, float64 tells whole numbers apart.
 """
 
+UNSUMMABLE_REASON = "its update times its amount of data is too large for the sum of the round"
+
 BLOCK = 2**16
 """How many numbers are added at a time: their copies in float64 stay in a core's cache.
 
@@ -68,6 +70,7 @@ class ExponentBins:
     width: int
 
     is_fixed: ClassVar[bool] = False
+    too_large_reason: ClassVar[str] = UNSUMMABLE_REASON
 
     @classmethod
     def for_num_terms(cls, terms: int) -> Self:
@@ -120,6 +123,10 @@ class SumBins(Protocol):
     @property
     def is_fixed(self) -> bool:
         """Whether the pair of each array is fixed before training, and both parts always exist."""
+
+    @property
+    def too_large_reason(self) -> str:
+        """The reason why a client with a term that is too large is left out."""
 
     def for_array(self, name: str) -> ExponentBins:
         """Return the bins of an array."""
@@ -377,9 +384,6 @@ class ExactAccumulator:
             np.divide(total.high, denominator, out=total.high)
             step[name] = total.high.reshape(shape)
         return step
-
-
-UNSUMMABLE_REASON = "its update times its amount of data is too large for the sum of the round"
 
 
 def compute_weighted_sum(

@@ -106,10 +106,17 @@ class FixedBins:
     exponents: Mapping[str, int]
 
     is_fixed: ClassVar[bool] = True
+    too_large_reason: ClassVar[str] = OUTSIDE_PAIR_REASON
 
     def for_array(self, name: str) -> FixedPair:
         """Return the pair of an array."""
         return FixedPair(self.width, self.exponents[name])
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether float64 has the multiples of all units, and sums of the largest terms."""
+        lowest, highest = compute_exponent_limits(self.width)
+        return all(lowest <= exponent <= highest for exponent in self.exponents.values())
 
     def to_integers(self, sums: PartialSums) -> Integers:
         """Return the parts of all arrays as multiples of their units.
@@ -166,6 +173,14 @@ class FixedBins:
         return sums
 
 
+def compute_exponent_limits(width: int) -> tuple[int, int]:
+    """Return the lowest and the highest log2 of the unit of a high part.
+
+    The low unit is at least 2^-1074, and the largest term at most ``MAX_TERM``.
+    """
+    return width + MIN_EXPONENT, math.frexp(MAX_TERM)[1] - width
+
+
 def choose_fixed_bins(
     names: Iterable[str],
     terms: int,
@@ -193,7 +208,7 @@ def choose_fixed_bins(
         The largest |x_k - x_t| of a usable number; a clipped update's norm, if clients clip.
     """
     width = compute_bin_width(terms)
-    lowest, highest = width + MIN_EXPONENT, math.frexp(MAX_TERM)[1] - width
+    lowest, highest = compute_exponent_limits(width)
     exponents = {}
     for name in names:
         size = update_sizes.get(name, 0.0)
