@@ -218,5 +218,5 @@ def test_in_a_private_round_the_bins_follow_from_the_norm_alone() -> None:
     for message in messages:
         assert message.metadata.message_type == MessageType.TRAIN
         record = message.content["weighted-sum-bins"]
-        # 0.05 <= 2^-4, and five clients leave 51 bits for a part: 2^(50 - 54) = 2^-4.
-        assert dict(record) == {"exponents": [-54, -54]}
+        # 2 x 0.05 <= 2^-3, and five clients leave 51 bits for a part: 2^(50 - 53) = 2^-3.
+        assert dict(record) == {"exponents": [-53, -53]}

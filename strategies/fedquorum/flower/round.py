@@ -231,7 +231,9 @@ def choose_round_bins(
     max_factor = find_max_factor(plan, known_weights, state)
     if mechanism is None:
         return choose_fixed_bins(model, len(plan.clients), max_factor, state.update_sizes)
-    return choose_fixed_bins(model, len(plan.clients), max_factor, {}, max_update=mechanism.norm)
+    # Twice the norm, because rounding may lengthen an update that was clipped to a power of two.
+    max_update = 2 * mechanism.norm
+    return choose_fixed_bins(model, len(plan.clients), max_factor, {}, max_update)
 
 
 def find_max_factor(plan: RoundPlan, known_weights: KnownWeights, state: ServerState) -> float:
