@@ -389,7 +389,8 @@ def _evaluate_finetuned(
 def _load_hosted(message: Message, context: Context) -> tuple[Node, Sequence[int]]:
     """Return the node with its clients loaded, and the ids of those that this context hosts."""
     node, hosted = _get_node(context)
-    node.agree(decode_scales(message.content))
+    if node.needs_agreement:
+        node.agree(decode_scales(message.content))
     try:
         node.load_clients(hosted)
     except Exception as error:  # loading each client alone shows which one fails
@@ -424,7 +425,7 @@ def _run_tasks(
 
 def _get_node(context: Context) -> tuple[Node, Sequence[int]]:
     """Return the node of this process, and the ids of the clients that this context hosts."""
-    FAILURE_LOG.set_run(context.run_id)
+    FAILURE_LOG.run_id = context.run_id
     config = context.node_config
     path = str(config.get("data-path", ""))
     hides_text = is_deployed(config) and not may_send_reasons(config)

@@ -80,7 +80,8 @@ def compute_metric(
         Number of predictions of each client.
     """
     lengths = torch.tensor(counts, dtype=torch.int64, device=labels.device)
-    client = torch.arange(len(counts), device=labels.device).repeat_interleave(lengths)
+    # PyTorch's repeat_interleave would wake all threads, and wait for them, for a few numbers.
+    client = torch.from_numpy(np.repeat(np.arange(len(counts)), counts)).to(labels.device)
     diverged = torch.zeros(len(counts), dtype=torch.bool, device=labels.device)
     finite = outputs.isfinite().all(dim=1)
     diverged[client[~finite]] = True

@@ -95,9 +95,9 @@ def decode_statistics(
     return found
 
 
-def encode_scales(scales: AgreedScales | None) -> ConfigRecord:
-    """Return what every request of a run has in its config; nothing without scales."""
-    return ConfigRecord({} if scales is None else {SCALES: json.dumps(scales.to_dict())})
+def encode_scales(scales: AgreedScales) -> ConfigRecord:
+    """Return what every request of a run has in its config."""
+    return ConfigRecord({SCALES: json.dumps(scales.to_dict())})
 
 
 def decode_scales(content: RecordDict) -> AgreedScales | None:

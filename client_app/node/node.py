@@ -135,22 +135,25 @@ class Node:
             raise ProtocolError("this run needs no statistics of its clients")
         return {client: data.measure_client(client) for client in clients}
 
+    @property
+    def needs_agreement(self) -> bool:
+        """Whether the node scales its data as all clients agree."""
+        return isinstance(self._data, SingleClientData) and needs_agreement(self._settings.data)
+
     def agree(self, scales: AgreedScales | None) -> None:
-        """Use the scales in a request, if the run needs any and the node does not have them.
+        """Use the scales in a request, unless the node has them.
 
         Raises
         ------
         ProtocolError
             If the request has none.
         """
-        data = self._data
-        if not isinstance(data, SingleClientData) or not needs_agreement(self._settings.data):
-            return
+        assert isinstance(self._data, SingleClientData)
         if scales is None:
             raise ProtocolError("the request lacks the scales that all clients agree on")
         if scales.to_dict() != self._agreed:
             self._agreed = scales.to_dict()
-            data.agree(scales)
+            self._data.agree(scales)
             self._unload_clients()
 
     def find_own_scale(self, client: int) -> ClientScale | None:

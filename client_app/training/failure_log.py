@@ -13,11 +13,16 @@ class FailureLog:
 
     Two failures are the same if their errors are, regardless of the numbers in their texts, such as
     the client's.
+
+    Attributes
+    ----------
+    run_id : int
+        The run of the current message, by Flower's id: the process of a node can serve several.
     """
 
     def __init__(self) -> None:
-        self._run_id: int | None = None
-        self._logged: set[tuple[str, str]] = set()
+        self.run_id = 0
+        self._logged: set[tuple[int, str, str]] = set()
         self._lock = threading.Lock()  # clients train in several threads
 
     def clear(self) -> None:
@@ -25,19 +30,13 @@ class FailureLog:
         with self._lock:
             self._logged.clear()
 
-    def set_run(self, run_id: int) -> None:
-        """Set the run of the messages, by Flower's id; the process of a node can serve several."""
-        if run_id != self._run_id:
-            self._run_id = run_id
-            self.clear()
-
     def log(self, level: int, text: str, error: Exception) -> None:
         """Log a failure that has not been logged yet.
 
         A user can correct the cause of an error of ours, which therefore has no trace. A warning
         has none either: what caused it is tried again, and fails again if it must.
         """
-        key = normalize_reason(text), normalize_reason(describe_error(error))
+        key = self.run_id, normalize_reason(text), normalize_reason(describe_error(error))
         with self._lock:
             if key in self._logged:
                 return

@@ -101,12 +101,23 @@ class LocalSGDConfig:
 
     def compute_learning_rate(self, t: int, step: int, steps: int) -> float:
         """Return the learning rate of local step ``step`` of ``count_steps`` in round ``t``."""
+        if self.lr_schedule == "constant":
+            return self.lr
         if self.lr_schedule == "theorem":
             return self.theorem_lr.learning_rate(t, step, steps)
         every, since = self.lr_decay_every, self.lr_decay_from
         return ClientLRSchedule(self.lr, self.lr_schedule, self.lr_decay, every, since).compute_lr(
             t
         )
+
+
+Rounds = int | Sequence[int]
+"""The round of all clients, from 0; or that of each, if they were asked in different ones."""
+
+
+def list_rounds(t: Rounds, num_clients: int) -> Sequence[int]:
+    """Return the round of each client."""
+    return [t] * num_clients if isinstance(t, int) else t
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,22 +10,13 @@ import torch
 
 from client_app.rng import build_rng_factory, has_random_layers
 from client_app.training.closed_form_cnn import build_closed_form_cnn
-from client_app.training.local_sgd import Arrays, LocalModel, TrainingSetup
+from client_app.training.local_sgd import Arrays, LocalModel, Rounds, TrainingSetup, list_rounds
 from client_app.training.workers import WorkerPool, count_available_cores
 
 PREFETCH = 2  # clients per worker: one that trains, one whose result waits to be consumed
 Result = TypeVar("Result")
 NO_STARTS: Mapping[int, Arrays] = MappingProxyType({})
 """All clients start from the received model."""
-
-Rounds = int | Sequence[int]
-"""The round of all clients, from 0; or that of each, if they were asked in different ones."""
-
-
-def list_rounds(t: Rounds, num_clients: int) -> Sequence[int]:
-    """Return the round of each client."""
-    return [t] * num_clients if isinstance(t, int) else t
-
 
 OnTrained = Callable[[list[int], list[torch.Tensor]], Result]
 """Takes the indices of m clients, and each of a model's arrays stacked over them, (m, ...)."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from client_app.training.batched import BatchedTrainer
 from client_app.training.failure_log import log_failure
-from client_app.training.local_sgd import Arrays, TrainingSetup
+from client_app.training.local_sgd import Arrays, Rounds, TrainingSetup, list_rounds
 from client_app.training.numerics import (
     BATCHED_AUTOGRAD,
     BATCHED_CLOSED_FORM,
@@ -25,9 +25,7 @@ from client_app.training.sequential import (
     NO_STARTS,
     OnTrained,
     Result,
-    Rounds,
     SequentialTrainer,
-    list_rounds,
 )
 from client_app.training.workers import (
     MIN_SHARED_FLOPS,

@@ -81,6 +81,8 @@ class DisplaySpec:
         The ids of the priority clients, whose updates the final table counts separately.
     constant_accuracy : mapping of str to float
         The test accuracy of always guessing the largest class, by group of clients.
+    end_seconds : float, optional
+        The simulated seconds at which the run ends whatever its rounds.
     """
 
     metric: str
@@ -88,6 +90,7 @@ class DisplaySpec:
     num_clients: int = 0
     priority: frozenset[int] = frozenset()
     constant_accuracy: Mapping[str, float] = field(default_factory=dict)
+    end_seconds: float | None = None
 
     @cached_property
     def metric_name(self) -> str:
@@ -225,7 +228,7 @@ class Display(RunCallback):
             console=console,
             disable=not can_show_live(console),
         )
-        self._task = self._progress.add_task(title, total=rounds, state="")
+        self._task = self._progress.add_task(title, total=spec.end_seconds or rounds, state="")
         self._title = title
         self._last_line = -PLAIN_SECONDS
         self._timing_start = 0.0
@@ -250,8 +253,16 @@ class Display(RunCallback):
 
     def show(self, record: RoundRecord) -> None:
         """Show one round."""
-        state = format_round(vars(record), self._spec)
-        self._progress.update(self._task, completed=record.round, state=state)
+        state, end = format_round(vars(record), self._spec), self._spec.end_seconds
+        clock, done = record.simulated_seconds or 0.0, f"round {record.round}/{self._rounds}"
+        rounds_left: float = self._rounds - record.round
+        if end is not None:
+            done = f"round {record.round}, {clock:,.0f}/{end:,.0f} simulated s"
+            rounds_left = min(
+                rounds_left, max(0.0, record.round * (end - clock) / max(clock, 1e-9))
+            )
+        completed = record.round if end is None else min(clock, end)
+        self._progress.update(self._task, completed=completed, state=state)
         now = time.monotonic()
         self._timed_rounds += 1
         if self._timed_rounds == 0:
@@ -260,9 +271,9 @@ class Display(RunCallback):
         if not can_show_live(self._console) and due:
             self._last_line = now
             # Only rounds of this process count: a resumed run has earlier ones.
-            fraction = self._timed_rounds / max(1, self._timed_rounds + self._rounds - record.round)
+            fraction = self._timed_rounds / max(1.0, self._timed_rounds + rounds_left)
             time_left = format_time_left(now - self._timing_start, fraction)
-            numbers = f"round {record.round}/{self._rounds}  {state}  {time_left}"
+            numbers = f"{done}  {state}  {time_left}"
             line = f"{self._title}  {numbers}".rstrip()
             self._console.print(line, soft_wrap=True, markup=False, highlight=False)
 

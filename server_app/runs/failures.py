@@ -68,6 +68,8 @@ class FailureWatch(RunCallback):
         report = finished.report
         self._count(finished.record)
         trained, refused = finished.record.trained, report.rejection_reason
+        if self.counts.trained and not finished.record.failed + finished.record.rejected:
+            return  # nothing failed, as in most rounds
         self.counts.add_round(report.decisions, trained=trained, refused=refused)
         there = [decision for decision in report.decisions if decision.status not in AWAY]
         before = self._new.times

@@ -20,7 +20,7 @@ from fedquorum.records.settings import flatten_settings
 from fedquorum.records.writer import MEAN_MODEL, RunWriter
 from fedquorum.registry import get_goal
 from fedquorum.report.names import method_title
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from rich.console import Console
 
@@ -154,8 +154,13 @@ def run_rounds(
         callbacks: list[RunCallback] = [
             *([] if ledger is None else [ledger]),
             checkpoints,
-            card,
-            NameRecorder(records.directory, strategy, save_population, has_names=has_names),
+            *(
+                []
+                if isinstance(grid, SimulationGrid)  # whose nodes report no names
+                else [
+                    NameRecorder(records.directory, strategy, save_population, has_names=has_names)
+                ]
+            ),
         ]
         build_record = partial(
             build_round_record,
@@ -179,14 +184,17 @@ def run_rounds(
         try:
             if to_run.start == 1:
                 save_population(names=names)
-            totals = _start(runner, card, watch)
+            totals = _start(runner, watch)
             with Display(console, settings.rounds, _get_title(settings), spec, totals) as display:
                 # Last: the records of a round that they show, or that ends the run, are written.
                 callbacks += [display, watch]
-                runner.run(strategy.build_waiting_grid(grid), lambda: encode_scales(scales))
+                runner.run(
+                    strategy.build_waiting_grid(grid),
+                    ConfigRecord if scales is None else partial(encode_scales, scales),
+                )
         finally:
             _save_models(runner)
-            card.save()
+            card.save(runner.last_evaluated)
         watch.check_end()
         _note_early_end(records, runner, settings, console)
     console.print(
@@ -214,10 +222,9 @@ def _build_model(settings: Settings, data: FederatedData) -> tuple[ArrayRecord, 
     return encode_model(model), describe_class(model)
 
 
-def _start(runner: Runner, card: ModelCardWriter, watch: FailureWatch) -> RunTotals:
+def _start(runner: Runner, watch: FailureWatch) -> RunTotals:
     """Start the callbacks; let these count the earlier rounds, and return the totals of those."""
     earlier = runner.start()
-    card.add_rounds(earlier)
     watch.add_earlier(runner.records.directory, earlier)
     return reduce(RunTotals.add_round, earlier, RunTotals())
 
@@ -278,6 +285,7 @@ def _build_display_spec(
         len(clients),
         frozenset(priority),
         summary.constant_accuracy,
+        settings.engine.simulated_seconds,
     )
 
 

@@ -7,25 +7,23 @@ data; so can others, because the card is plain JSON (docs/records.md describes i
 import hashlib
 import math
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedquorum import ComposedStrategy
-from fedquorum.records.callback import FinishedRound, RunCallback
 from fedquorum.records.client_names import NO_NAMES, can_record_names
 from fedquorum.records.provenance import get_versions
 from fedquorum.records.round_record import RoundRecord
 from fedquorum.records.settings import flatten_settings
 from fedquorum.records.values import to_json_number
 from fedquorum.records.writer import MEAN_MODEL, MODEL, RunWriter
-from fedquorum.rules.state_arrays import StateArrays
 from torch import nn
 
 from client_app.data import FederatedData
 from client_app.data.coding.base import Coding
-from client_app.data.coding.table import ClientScale, TableCoding, TableScaling
+from client_app.data.coding.table import TableCoding, TableScaling
 from client_app.data.describe import list_class_names
 from client_app.data.summary import DataSummary
 from client_app.losses import count_outputs
@@ -40,9 +38,9 @@ CARD_FORMAT = 1
 METRIC_KEYS = ("round", "global_loss", "test", "validation")
 
 
-@dataclass
-class ModelCardWriter(RunCallback):
-    """Follows the metrics of a run, and writes the card of its last model.
+@dataclass(frozen=True)
+class ModelCardWriter:
+    """Writes the card of a run's last model.
 
     Parameters
     ----------
@@ -56,10 +54,6 @@ class ModelCardWriter(RunCallback):
         The import path of the model's class.
     strategy : ComposedStrategy
         The strategy, which has what devices report beside their updates.
-    metrics : mapping, optional
-        The last evaluation so far.
-    earlier_scales : tuple of ClientScale
-        What devices shared before a resume; a scale that an earlier leg recorded stays.
     """
 
     records: RunWriter
@@ -68,29 +62,11 @@ class ModelCardWriter(RunCallback):
     summary: DataSummary
     model_class: str
     strategy: ComposedStrategy
-    metrics: Mapping[str, Any] | None = None
-    earlier_scales: tuple[ClientScale, ...] = ()
 
-    def start_rounds(self, server_round: int, get_model: Callable[[], StateArrays]) -> None:
-        """Read the scales that devices shared before a resume."""
-        coding = self.data.coding
-        if isinstance(coding, TableCoding) and coding.scaling.kind == "device":
-            folder = self.records.directory
-            self.earlier_scales = read_earlier_scales(folder, len(coding.numbers))
-
-    def add_rounds(self, rounds: Iterable[RoundRecord]) -> None:
-        """Note the last evaluation of earlier rounds."""
-        for record in rounds:
-            if record.test is not None or record.validation is not None or self.metrics is None:
-                values = record.to_json()
-                self.metrics = {key: values[key] for key in METRIC_KEYS}
-
-    def end_round(self, finished: FinishedRound) -> None:
-        """Note the evaluation of a round."""
-        self.add_rounds([finished.record])
-
-    def save(self) -> None:
+    def save(self, evaluated: RoundRecord | None) -> None:
         """Write the card of the model that the records have.
+
+        ``evaluated`` is the record of the last evaluation.
 
         Raises
         ------
@@ -98,6 +74,7 @@ class ModelCardWriter(RunCallback):
             If it cannot be written.
         """
         composed, settings = self.composed, drop_resume_settings(self.composed.settings)
+        values = None if evaluated is None else evaluated.to_json()
         card = {
             "format": CARD_FORMAT,
             "experiment": composed.experiment,
@@ -106,7 +83,7 @@ class ModelCardWriter(RunCallback):
             "inputs": self._find_coding(settings).to_json(),
             "target": describe_target(self.data, settings),
             "data": self.summary.to_dict(),
-            "metrics": self.metrics,
+            "metrics": None if values is None else {key: values[key] for key in METRIC_KEYS},
             "settings": flatten_settings(asdict(settings)),
             "seed": settings.seed,
             "versions": {"python": platform.python_version(), **get_versions(PACKAGES)},
@@ -120,8 +97,10 @@ class ModelCardWriter(RunCallback):
             return coding
         has_names = can_record_names(self.data.num_clients, recorded=settings.data.names)
         names = self.strategy.client_names if has_names else NO_NAMES
+        # The card of an earlier leg of a resumed run: a scale that it has stays.
+        earlier = read_earlier_scales(self.records.directory, len(coding.numbers))
         now = decode_scales(self.strategy.client_scales, len(coding.numbers), names)
-        scaling = TableScaling.from_devices(merge_scales(self.earlier_scales, now))
+        scaling = TableScaling.from_devices(merge_scales(earlier, now))
         return replace(coding, scaling=scaling)
 
     def _describe_model(self, settings: Settings) -> dict[str, Any]:

@@ -4,16 +4,12 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import lru_cache
 
-from .errors import ProtocolError
-
 MAX_SANITIZED_LENGTH = 200
 MAX_REASON_LENGTH = 500
 """The longest reason of a node in the audit trail."""
 
 MAX_LINE_LENGTH = 1000
 """The longest line that a command prints of a record."""
-
-MAX_NAME_LENGTH = 255
 
 MAX_COMPARED_NAMES = 5_000
 """Comparing a name with as many takes a fifth of a second."""
@@ -52,25 +48,3 @@ def abbreviate(values: Iterable[object], limit: int = 10, *, near: str = "") -> 
     if near and len(texts) <= MAX_COMPARED_NAMES:
         texts[:limit] = get_close_matches(near, texts, limit, cutoff=0.0)
     return f"{', '.join(texts[:limit])}, ... ({len(texts)} in all)"
-
-
-def check_names(names: Iterable[str], kind: str) -> None:
-    """Refuse names that records cannot show unchanged.
-
-    Parameters
-    ----------
-    names : iterable of str
-    kind : str
-        The kind of named objects, such as "array".
-
-    Raises
-    ------
-    ProtocolError
-        If a name is empty, longer than 255 characters, or not printable.
-    """
-    for name in names:
-        if not name or len(name) > MAX_NAME_LENGTH or not name.isprintable():
-            raise ProtocolError(
-                f"the name of {kind} must have 1 to {MAX_NAME_LENGTH} printable characters, got "
-                f"{len(name)}: '{sanitize(name, 40)}'"
-            )

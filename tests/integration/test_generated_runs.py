@@ -32,8 +32,7 @@ import client_app.app
 from client_app.evaluation.evaluator import CachedEvaluator
 from client_app.evaluation.passes import ClientMetrics
 from client_app.node.client import FederatedClient
-from client_app.training.local_sgd import Arrays
-from client_app.training.sequential import Rounds, list_rounds
+from client_app.training.local_sgd import Arrays, Rounds, list_rounds
 from client_app.training.trainer import Trainer
 from conf.compose import compose_overrides
 from server_app.runs.loop import run_rounds

@@ -29,8 +29,15 @@ from client_app.training.batched.schedule import (
 )
 from client_app.training.dropout import MaskedDropout, find_dropouts
 from client_app.training.flops import count_sample_activations
-from client_app.training.local_sgd import Arrays, LocalSGDConfig, TrainingSetup, has_batch_norm
-from client_app.training.sequential import NO_STARTS, Rounds, list_rounds
+from client_app.training.local_sgd import (
+    Arrays,
+    LocalSGDConfig,
+    Rounds,
+    TrainingSetup,
+    has_batch_norm,
+    list_rounds,
+)
+from client_app.training.sequential import NO_STARTS
 
 MODEL_COPIES = 4  # a client's model, velocity, gradient and the copy in the result
 ACTIVATION_COPIES = 2  # activations and their gradients

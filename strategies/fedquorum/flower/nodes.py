@@ -144,7 +144,7 @@ class NodeRegistry:
         self._key_of: dict[int, str] = {}
         self._node_names: dict[int, str] = {}
         self._problems: dict[int, str] = {}
-        self._is_deployed = False
+        self._is_deployed: bool | None = None  # until the first list of nodes
         self._refused_nodes: set[int] = set()
         self._refusals = deque[str](maxlen=MAX_REFUSALS_STORED)
         self._queries: dict[str, int] = {}
@@ -440,7 +440,8 @@ class NodeRegistry:
 
     def _list_nodes(self, grid: Grid) -> list[int]:
         """Return the connected nodes, and note the key and the name of each in a deployment."""
-        self._is_deployed = is_http_grid(unwrap_grid(grid))
+        if self._is_deployed is None:
+            self._is_deployed = is_http_grid(unwrap_grid(grid))
         if not self._is_deployed:
             return [*grid.get_node_ids()]
         nodes = [*grid.get_nodes()]
@@ -479,7 +480,7 @@ class NodeRegistry:
             if problem is not None:
                 self._problems[node] = problem
                 self._retry_query(node)
-                is_device = node in self._key_of or is_http_grid(unwrap_grid(grid))
+                is_device = node in self._key_of or self._is_deployed
                 problems.append(
                     f"{problem} ({self._describe_host(node)})" if is_device else problem
                 )

@@ -293,7 +293,7 @@ class NativeProtocol:
         """Bytes of replies that may stay in memory; read once, because files say it."""
         return get_memory_limit(self.reply_memory)
 
-    @property
+    @cached_property
     def counts_by_real_clock(self) -> bool:
         """Whether late updates count, and the real clock says when they arrive."""
         return self.late_updates is not None and not self.virtual_clock

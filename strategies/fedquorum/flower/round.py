@@ -7,6 +7,7 @@ the updates, closes the round, lets the rules decide, and applies the decision.
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,8 @@ class RoundContext:
         Whether all nodes must do so.
     bins : SumBins
         The bins to which updates are rounded if they are added as they arrive.
+    needs_files : bool
+        Whether the updates together may exceed the memory for replies.
     mechanism : RoundMechanism, optional
         The mechanism of a private round.
     start_models : StartModels, optional
@@ -105,21 +108,16 @@ class RoundContext:
     nodes_aggregate: bool
     requires_sums: bool
     bins: SumBins
+    needs_files: bool = False
     mechanism: RoundMechanism | None = None
     start_models: StartModels | None = None
     late: LateRound | None = None
     sent_models: SentModels | None = None
     open_late: OpenRound | None = None
 
-    @property
-    def training_clients(self) -> tuple[int, ...]:
-        """The clients that train in this round: the selected ones, or those that arrive."""
-        return self.plan.clients if self.late is None else tuple(self.late.start_rounds)
-
     def can_count(self, client: int) -> bool:
-        """Say whether an update of a client is young enough to count."""
-        if self.open_late is None or self.sent_models is None:
-            return True
+        """Say whether an update of a client is young enough to count, by the real clock."""
+        assert self.sent_models is not None
         return client in self.sent_models.index_by_client
 
     def get_start(self, client: int) -> NamedArrays | Model:
@@ -162,11 +160,15 @@ def start_round(
         start_models = memory.get_start_models(state.round_state.weighting, model, population)
     # Known weights spare the server's memory: an update is added and dropped as it arrives.
     known_weights = get_streaming_weights(rules, communication, state.round_state.weighting, plan)
+    needs_files = False
     if known_weights is None:
-        count = len(plan.clients) + len(state.under_way)
-        if late is not None:
-            count = len(late.start_rounds)
-        check_space(communication.reply_memory, count, model)
+        count = len(plan.clients)
+        if communication.late_updates is not None:
+            count = count + len(state.under_way) if late is None else len(late.start_rounds)
+        size = count * sum(array.nbytes for array in model.values())
+        needs_files = size > communication.reply_memory_limit
+        if needs_files:
+            check_space(communication.reply_memory_limit, count, model)
     # The noise must cover the largest weight that one update can get under these rules.
     mechanism = None
     if communication.privacy is not None:
@@ -175,14 +177,12 @@ def start_round(
         mechanism = communication.privacy.for_round(state.clipping_norm, max_weight)
     # A node cannot sum updates that the server must see one by one, to bound each. In a private
     # round the server relies on the clients' clipping only if it must not see single updates.
-    server_bounds = communication.robustness.has_bounds or (
-        mechanism is not None and not communication.requires_sums
-    )
-    nodes_aggregate = (
+    nodes_aggregate = communication.requires_sums or (
         known_weights is not None
         and communication.partial_aggregation
         and communication.is_native
-        and not server_bounds
+        and mechanism is None
+        and not communication.robustness.has_bounds
     )
     bins: SumBins = ExponentBins.for_num_terms(len(plan.clients))
     if communication.fixed_bins:
@@ -197,6 +197,7 @@ def start_round(
         nodes_aggregate,
         communication.requires_sums,
         bins,
+        needs_files,
         mechanism,
         start_models,
         late,
@@ -265,7 +266,9 @@ def build_train_requests(
         {}
         if start_models is None
         else _encode_start_models(
-            start_models, context.training_clients, {} if context.sent_models is None else sent
+            start_models,
+            chain.from_iterable(context.clients_by_node.values()),
+            {} if context.sent_models is None else sent,
         )
     )
     return {
@@ -319,13 +322,14 @@ def receive_updates(
     """Validate each update as it arrives, and add it up if the weights are known.
 
     An update that was added or is unusable is dropped, so that memory does not grow with the number
-    of clients. If the weights need all replies, a ``ReplyStore`` holds the updates.
+    of clients. If the weights need all replies, and these exceed the memory, a ``ReplyStore``
+    holds the updates.
     """
     communication, known_weights = session.communication, context.known_weights
     results: ReplyResults[TrainResult] = ReplyResults()
     if known_weights is not None:
         results.total = ExactAccumulator(context.model, context.bins)
-    needs_store = known_weights is None and not communication.needs_full_replies
+    needs_store = context.needs_files and not communication.needs_full_replies
     store = ReplyStore(communication.reply_memory_limit) if needs_store else None
     receiver = UpdateReceiver(context, session, results, store)
     arriving = session.read_train_replies(replies, context.server_round, context.model, results)
@@ -347,7 +351,7 @@ class UpdateReceiver:
     def receive(self, node: int, selected: Sequence[int]) -> None:
         """Add the outcomes of the clients that a node's reply is about."""
         results, context = self.results, self.context
-        if not all(map(context.can_count, selected)):
+        if context.open_late is not None and not all(map(context.can_count, selected)):
             results.drop_arrays(selected)  # they were sent one message, of one round
             return
         node_sum = results.node_sums.get(node)
@@ -361,7 +365,8 @@ class UpdateReceiver:
                 allowed,
                 limits=self.session.limits,
                 bins=context.bins,
-                needs_clip_indicator=self._needs_clip_indicator,
+                needs_clip_indicator=context.mechanism is not None
+                and context.mechanism.mechanism.needs_clip_indicator,
             )
         summed = () if node_sum is None else node_sum.clients
         if context.requires_sums:
@@ -376,11 +381,6 @@ class UpdateReceiver:
                 results.total.merge(node_sum.updates)
             results.node_sums[node] = replace(node_sum, updates={})
 
-    @property
-    def _needs_clip_indicator(self) -> bool:
-        mechanism = self.context.mechanism
-        return mechanism is not None and mechanism.mechanism.needs_clip_indicator
-
     def _reject_models(self, selected: Iterable[int], summed: Collection[int]) -> None:
         """Reject the clients that trained without being in a sum."""
         for client in selected:
@@ -394,14 +394,11 @@ class UpdateReceiver:
         outcome = self.session.get_client_outcome(
             client, results, None if in_sum else context.model
         )
-        result = results.by_client[client]
-        if outcome.is_usable and self._needs_clip_indicator and not result.has_clip_indicator:
-            outcome = ClientOutcome(client, "failed", NO_CLIP_INDICATOR, seconds=outcome.seconds)
-        arrays = result.arrays if outcome.is_usable else None
+        arrays = results.by_client[client].arrays if outcome.is_usable else None
         if arrays is not None:
             arrays = self._prepare_arrays(client, arrays)
-        if outcome.is_usable and context.mechanism is not None:
-            arrays = self._clip_privately(client, context.mechanism, arrays)
+        if context.mechanism is not None and outcome.is_usable:
+            outcome, arrays = self._clip_privately(outcome, arrays, context.mechanism)
         numerator = None
         if results.total is not None and context.known_weights is not None and outcome.is_usable:
             data = outcome.num_examples or 0.0
@@ -438,22 +435,28 @@ class UpdateReceiver:
 
     def _clip_privately(
         self,
-        client: int,
-        mechanism: RoundMechanism,
+        outcome: ClientOutcome,
         arrays: Mapping[str, NDArray[Any]] | None,
-    ) -> Mapping[str, NDArray[Any]] | None:
-        """Clip an update for differential privacy, and note if it needed no clipping.
+        mechanism: RoundMechanism,
+    ) -> tuple[ClientOutcome, Mapping[str, NDArray[Any]] | None]:
+        """Clip a usable update for differential privacy, and note if it needed no clipping.
 
-        The update of a client in a sum was clipped on its node; it has no arrays.
+        The update of a client in a sum was clipped on its node; it has no arrays. A client that
+        lacks a required clip indicator has failed.
         """
-        was_short = True
+        client, was_short = outcome.client, True
+        if mechanism.mechanism.needs_clip_indicator:
+            result = self.results.by_client[client]
+            if not result.has_clip_indicator:
+                seconds = outcome.seconds
+                return ClientOutcome(client, "failed", NO_CLIP_INDICATOR, seconds=seconds), None
+            was_short = result.norm_bit == 0
         if arrays is not None:
             arrays, norm = clip_update(self.context.model, arrays, mechanism.norm)
-            was_short = norm <= mechanism.norm
-        if mechanism.mechanism.needs_clip_indicator:
-            was_short = self.results.by_client[client].norm_bit == 0
+            if not mechanism.mechanism.needs_clip_indicator:
+                was_short = norm <= mechanism.norm
         self.results.clip_indicators[client] = was_short
-        return arrays
+        return outcome, arrays
 
 
 # --- close -----------------------------------------------------------------------------------
@@ -470,8 +473,10 @@ def close_round(
 
     With a virtual clock, simulated time decides which replies are in time.
     """
+    # Those that train in this round: the selected clients, or those that arrive.
+    trained = context.plan.clients if context.late is None else context.late.start_rounds
     outcomes = []
-    for client in sorted(context.training_clients):
+    for client in sorted(trained):
         outcome = results.outcomes.get(client) or session.get_client_outcome(client, results, None)
         note = results.notes.get(client)
         outcomes.append(outcome if note is None else replace(outcome, note=note))
@@ -503,14 +508,11 @@ def compute_gram_matrix(
     return compute_inner_products(model, [results.by_client[k].arrays or {} for k in usable])
 
 
-def compute_next_norm(
-    context: RoundContext, results: ReplyResults[TrainResult], outcomes: Iterable[ClientOutcome]
-) -> float | None:
-    """Return the clipping norm of the next round, None without differential privacy."""
-    if context.mechanism is None:
-        return None
-    votes = [results.clip_indicators[one.client] for one in outcomes if one.is_usable]
-    return context.mechanism.compute_next_norm(votes, len(context.plan.clients))
+def list_clip_indicators(
+    results: ReplyResults[TrainResult], outcomes: Iterable[ClientOutcome]
+) -> list[bool]:
+    """Return whether each usable update of a private round needed no clipping."""
+    return [results.clip_indicators[one.client] for one in outcomes if one.is_usable]
 
 
 # --- apply -----------------------------------------------------------------------------------

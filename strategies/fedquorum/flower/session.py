@@ -531,7 +531,8 @@ class NodeSession:
         """Return one message for each node, with the user's config."""
         messages, num_bytes = {}, 0
         for node, content in contents.items():
-            add_user_config(content, user_config)
+            if user_config:
+                add_user_config(content, user_config)
             num_bytes += count_bytes(content)
             group = f"{message_type} {server_round}"
             messages[node] = Message(content, node, message_type, group_id=group)
@@ -874,6 +875,8 @@ class NodeSession:
         """
         new = []
         for decision in report.decisions:
+            if decision.status not in {"failed", "rejected", "unavailable"}:
+                continue
             host = self.registry.describe_node_of(decision.client)
             is_there = self.registry.find_node(decision.client) is not None
             is_unusable = decision.status == "rejected" and decision.num_examples is None

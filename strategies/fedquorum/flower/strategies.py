@@ -342,7 +342,7 @@ class DropInStrategy(ComposedStrategy):
                 self.protocol,
                 "a wrapper takes a node's reply for that of one client",
             )
-        if not self.communication.quorum.waits_for_all and not self._starts_itself:
+        if self.communication.closes_early and not self._starts_itself:
             raise ParameterError(
                 "quorum",
                 "None inside one of Flower's wrappers",

@@ -53,8 +53,8 @@ from .round import (
     build_train_requests,
     close_round,
     compute_gram_matrix,
-    compute_next_norm,
     get_update_sizes,
+    list_clip_indicators,
     receive_updates,
     start_round,
 )
@@ -146,8 +146,10 @@ class ComposedStrategy(Strategy):
         self._objective_clients: frozenset[int] = frozenset()
         self._evaluation_clients: frozenset[int] = frozenset()
 
-    def _build_model_store(self) -> ModelStore:
-        """Return the store of the models that clients under way were sent."""
+    def _build_model_store(self) -> ModelStore | None:
+        """Return the store of the models that clients under way were sent, if these may count."""
+        if self.communication.late_updates is None:
+            return None
         memory = self.rules.memory
         folder = None if memory is None else memory.memory_dir
         return ModelStore(None if folder is None else Path(folder))
@@ -161,8 +163,7 @@ class ComposedStrategy(Strategy):
             self._step_result,
             traffic=Traffic(self._session.bytes_down, self._session.bytes_up),
             state_bytes=self._state.nbytes
-            + self._sent_models.nbytes
-            + (0 if self._memory is None else self._memory.nbytes),
+            + sum(one.nbytes for one in (self._sent_models, self._memory) if one is not None),
             disconnected=self._session.find_disconnected(self.population),
         )
 
@@ -189,7 +190,8 @@ class ComposedStrategy(Strategy):
         registered, memory = self._session.registry.registered, self._memory
         updates = None if memory is None else memory.updates
         arrays = self._state.to_arrays(self.rules, updates, registered)
-        arrays |= {f"{SENT}{k}": array for k, array in self._sent_models.get_state().items()}
+        if self._sent_models is not None:
+            arrays |= {f"{SENT}{k}": array for k, array in self._sent_models.get_state().items()}
         return arrays if memory is None else {**arrays, **memory.get_state()}
 
     def restore(self, state: Mapping[str, NDArray[Any]], model: NamedArrays) -> None:
@@ -206,7 +208,8 @@ class ComposedStrategy(Strategy):
         memory = self._memory or ServerMemory(self.rules)
         memory.restore(state, model, self.population)
         self._sent_models = self._build_model_store()
-        self._sent_models.restore(select_by_prefix(SENT, state), model)
+        if self._sent_models is not None:
+            self._sent_models.restore(select_by_prefix(SENT, state), model)
         self._sent_records = {}
         self._session.registry.mark_registered(state["known"].tolist())
         self._next_plan = None
@@ -342,6 +345,7 @@ class ComposedStrategy(Strategy):
                 state=self._state,
                 population=self.population,
             )
+            assert self._sent_models is not None
             sent_models = late.select_models(self._sent_models, model)
             self._sent_records[server_round] = arrays
             training = tuple(late.start_rounds)
@@ -376,6 +380,7 @@ class ComposedStrategy(Strategy):
             open_late = open_by_real_clock(
                 session, server_round, plan, before=self._state.under_way, blocked=blocked
             )
+            assert self._sent_models is not None
             models = open_late.select_models(self._sent_models, model)
             context = replace(context, open_late=open_late, sent_models=models)
         self._context = context
@@ -434,10 +439,16 @@ class ComposedStrategy(Strategy):
             optimizer=applied.optimizer_state,
             clock=closing.clock,
             under_way=state.under_way if context.late is None else context.late.closing.under_way,
-            clipping_norm=compute_next_norm(context, results, outcomes),
-            update_sizes=get_update_sizes(applied, outcomes, state.update_sizes),
+            clipping_norm=None
+            if context.mechanism is None
+            else context.mechanism.compute_next_norm(
+                list_clip_indicators(results, outcomes), len(context.plan.clients)
+            ),
+            update_sizes=get_update_sizes(applied, outcomes, state.update_sizes)
+            if context.bins.is_fixed
+            else state.update_sizes,
         )
-        if context.late is not None:
+        if context.late is not None and self._sent_models is not None:
             context.late.update_store(self._sent_models, context.model)
             # In memory, a stored model is a view of its record, which takes no further memory.
             stored = self._sent_models.in_memory

@@ -122,6 +122,17 @@ class Run:
         """The names of the clients, read on first use; raises RunError for a damaged table."""
         return read_client_names(self.directory)
 
+    @property
+    def simulated_end(self) -> float | None:
+        """The simulated seconds at which the run ends whatever its rounds; None without an end."""
+        end = self.settings.get("engine.simulated_seconds")
+        return float(end) if isinstance(end, int | float) else None
+
+    @property
+    def simulated_seconds(self) -> float:
+        """The virtual clock after the last round; 0 without one."""
+        return (self.rounds[-1].simulated_seconds or 0.0) if self.rounds else 0.0
+
     def find_leg(self, number: int) -> Leg:
         """Return the leg to which a round belongs, the first one for round 0."""
         return next((leg for leg in reversed(self.legs) if leg.first_round <= number), self.legs[0])

@@ -87,6 +87,12 @@ class Runner:
         after the last round; of several, the one with the best mean on validation splits counts.
     initial_model : ArrayRecord, optional
         The model before round 1, from which clients train alone.
+
+    Attributes
+    ----------
+    last_evaluated : RoundRecord or None
+        The last round whose model was evaluated on test or validation splits; the first round if
+        there is none.
     """
 
     strategy: "ComposedStrategy"
@@ -100,12 +106,15 @@ class Runner:
     personal_epochs: Mapping[str, Sequence[int]] = field(default_factory=dict)
     initial_model: "ArrayRecord | None" = None
     initial_evaluations: Sequence[ClientEvaluation] = ()
+    last_evaluated: RoundRecord | None = None
 
     def start(self) -> Sequence[RoundRecord]:
         """Start the callbacks, and return the records of the earlier rounds."""
         last_round = self.rounds.start - 1
         earlier = load_run(self.records.directory).rounds if last_round > 0 else ()
         self._previous = earlier[-1] if earlier else None
+        for record in earlier:
+            self._note_evaluation(record)
         for callback in (self.records, *self.callbacks):
             callback.start_rounds(last_round, self._get_model)
         return earlier
@@ -190,6 +199,7 @@ class Runner:
                 previous=self._previous,
                 **facts,
             )
+            self._note_evaluation(record)
             finished = FinishedRound(
                 record,
                 result.report,
@@ -200,6 +210,11 @@ class Runner:
             )
             for callback in (self.records, *self.callbacks):
                 callback.end_round(finished)
+
+    def _note_evaluation(self, record: RoundRecord) -> None:
+        """Keep the record of the last evaluation on the test or validation splits."""
+        if record.test is not None or record.validation is not None or self.last_evaluated is None:
+            self.last_evaluated = record
 
     def save_model(self) -> None:
         """Write the model after the last closed round, however the run ends."""

@@ -21,7 +21,7 @@ from .headline import format_headline
 from .names import format_value, to_slug
 from .plotly_charts import build_plotly_spec
 from .seed_groups import format_setting_value
-from .tables import TextTable, build_experiment_tables, build_runs_table
+from .tables import TextTable, build_experiment_tables, build_runs_table, format_rounds
 from .templates_generated import TEMPLATES
 
 REPORT_TEMPLATE = "page.html"
@@ -165,7 +165,7 @@ def _list_warnings(experiment: Experiment, left_out: Collection[str]) -> list[st
         counted = {run.directory for run in group.counted_runs}
         for run in group.runs:
             if run.status not in ("completed", *left_out):
-                rounds = f"{len(run.rounds)} of {run.planned or '?'} rounds"
+                rounds = f"{format_rounds(run)} rounds"
                 state = "running, or was killed" if run.status == "running" else run.status
                 use = "in the statistics" if run.directory in counted else "not in the statistics"
                 error = f" ({run.error})" if run.error else ""

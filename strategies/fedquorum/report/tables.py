@@ -456,6 +456,12 @@ def _format_fact(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else sanitize(value, MAX_VALUE_LENGTH)
 
 
+def format_rounds(run: Run) -> str:
+    """Return how many rounds a run has, and how many it should have, if their number is fixed."""
+    fixed = bool(run.planned) and run.simulated_end is None
+    return f"{len(run.rounds)} of {run.planned}" if fixed else str(len(run.rounds))
+
+
 def build_runs_table(runs: Sequence[Run], title: str) -> TextTable:
     """Build the table of runs with status and directory."""
     return TextTable(
@@ -466,7 +472,7 @@ def build_runs_table(runs: Sequence[Run], title: str) -> TextTable:
                 run.strategy,
                 str(run.seed),
                 run.status,
-                f"{len(run.rounds)} of {run.planned}" if run.planned else str(len(run.rounds)),
+                format_rounds(run),
                 run.started,
                 sanitize(run.directory, MAX_VALUE_LENGTH),
                 run.error,

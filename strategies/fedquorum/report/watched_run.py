@@ -49,6 +49,11 @@ class WatchedRun:
         run, seconds = self.run, self.seconds_per_round
         done = run.rounds[-1].round if run.rounds else 0
         planned = f" of {run.planned:,}" if run.planned else ""
+        rounds_left = float(run.planned - done)
+        if (end := run.simulated_end) is not None:
+            clock = run.simulated_seconds
+            planned = f", {clock:,.0f} of {end:,.0f} simulated seconds"
+            rounds_left = min(rounds_left, done * (end - clock) / clock) if clock else math.inf
         facts = [f"{self.title}: {f'round {done:,}' if done else 'no round yet'}{planned}"]
         if not math.isnan(seconds):
             facts.append(f"{seconds:.3g} s a round")
@@ -56,6 +61,7 @@ class WatchedRun:
             since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.last_record))
             facts.append(f"nothing recorded since {since} UTC")
             facts.append("perhaps killed: fedquorum resume=DIR resumes it")
-        elif 0 < done < run.planned and seconds * (run.planned - done) < MAX_SECONDS_LEFT:
-            facts.append(f"about {format_time_left(seconds * done, done / run.planned)}")
+        elif done and rounds_left > 0 and seconds * rounds_left < MAX_SECONDS_LEFT:
+            time_left = format_time_left(seconds * done, done / (done + rounds_left))
+            facts.append(f"about {time_left}")
         return ", ".join(facts)

@@ -254,11 +254,12 @@ def decide_round(
     )
     # Rules compute with arrays by ascending client id, so that no order of arrival matters. NumPy
     # reads None, a number that a client did not report, as NaN.
+    client = np.array([a.client for a in usable], dtype=np.int64)
     updates = ClientUpdates(
-        client=np.array([a.client for a in usable], dtype=np.int64),
-        priority_weight=np.array(
-            [population.get_priority_weight(a.client) for a in usable], dtype=np.float64
-        ),
+        client=client,
+        priority_weight=population.priority_weights[
+            np.searchsorted(population.sorted_clients, client)
+        ],
         num_examples=np.array([a.num_examples for a in usable], dtype=np.float64),
         loss=np.array([a.loss for a in usable], dtype=np.float64),
         accuracy=np.array([a.accuracy for a in usable], dtype=np.float64),
@@ -375,15 +376,20 @@ def compute_objective(population: Population, usable: Sequence[ClientOutcome]) -
     Losses and accuracies are averaged by lambda_k D_k.
     """
     priority = [a for a in usable if a.client in population.priority]
+    indices = np.searchsorted(population.sorted_clients, [a.client for a in priority])
+    data = [
+        weight * float(a.num_examples or 0)
+        for weight, a in zip(population.priority_weights[indices].tolist(), priority, strict=True)
+    ]
     means = []
     for values in ([a.loss for a in priority], [a.accuracy for a in priority]):
         weighted = [
-            (population.get_priority_weight(a.client) * float(a.num_examples or 0), value)
-            for a, value in zip(priority, values, strict=True)
+            (amount, value)
+            for amount, value in zip(data, values, strict=True)
             if value is not None and math.isfinite(value)
         ]
-        total = sum(data for data, _ in weighted)
-        mean = sum(data / total * value for data, value in weighted) if total else math.nan
+        total = sum(amount for amount, _ in weighted)
+        mean = sum(amount / total * value for amount, value in weighted) if total else math.nan
         means.append(mean)
     return Objective(loss=means[0], accuracy=means[1])
 

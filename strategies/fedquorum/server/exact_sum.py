@@ -9,7 +9,7 @@ a_k, updates and denominator. Arrays are NumPy's or PyTorch's, in float64.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
@@ -73,6 +73,7 @@ class ExponentBins:
     too_large_reason: ClassVar[str] = UNSUMMABLE_REASON
 
     @classmethod
+    @lru_cache  # rounds of one size share their bins, and what follows from these
     def for_num_terms(cls, terms: int) -> Self:
         """Return the bins for a sum of at most ``terms`` terms."""
         return cls(compute_bin_width(terms))
@@ -81,12 +82,12 @@ class ExponentBins:
         """Return the bins of an array: the same for all."""
         return self
 
-    @property
+    @cached_property
     def max_term(self) -> float:
         """The largest |t| of a term."""
         return MAX_TERM
 
-    @property
+    @cached_property
     def lowest(self) -> int:
         """The lowest bin: all multiples of the next lower unit are float64 numbers.
 
@@ -106,15 +107,11 @@ class ExponentBins:
 
     def compute_max_sum(self, index: int) -> float:
         """Return 2^53 u_i, which no sum of parts in bin i exceeds."""
-        return math.ldexp(1.0, EXACT_INTEGER_BITS + self.get_exponent(index))
+        return math.ldexp(1.0, EXACT_INTEGER_BITS + index * self.width)
 
     def compute_rounding_constant(self, index: int) -> float:
         """Return C = 1.5 * 2^52 u_i: (t + C) - C is t rounded to u_i, for |t| <= 2^51 u_i."""
-        return math.ldexp(1.5, MANTISSA_BITS + self.get_exponent(index))
-
-    def get_exponent(self, index: int) -> int:
-        """Return log2 u_i."""
-        return index * self.width
+        return math.ldexp(1.5, MANTISSA_BITS + index * self.width)
 
 
 class SumBins(Protocol):
@@ -206,7 +203,6 @@ class ExactAccumulator:
     ) -> None:
         self._start = {name: array.reshape(-1) for name, array in model.items()}
         self._shapes = {name: tuple(array.shape) for name, array in model.items()}
-        self._bins = bins
         self._library = library or NumPyBackend()
         self._sums: dict[str, BinnedSum[Any]] = {}
         self._finite = True
@@ -218,9 +214,14 @@ class ExactAccumulator:
             name: (self._library.create_empty(len(flat)), self._library.create_empty(len(flat)))
             for name, flat in self._start.items()
         }
-        if bins.is_fixed:
+        self._is_fixed = bins.is_fixed
+        if isinstance(bins, ExponentBins):
+            self._bins = dict.fromkeys(self._start, bins)
+        else:
+            self._bins = {name: bins.for_array(name) for name in self._start}
             for name in self._start:
                 self._raise_bin(name, 0)
+        self._max_terms = {name: each.max_term for name, each in self._bins.items()}
 
     @cached_property
     def max_safe_factor(self) -> float:
@@ -234,15 +235,14 @@ class ExactAccumulator:
 
         The numbers of the client's model must be at most ``MAX_VALUE``.
         """
-        if not self._bins.is_fixed and factor <= self.max_safe_factor:
+        if not self._is_fixed and factor <= self.max_safe_factor:
             return True
         for name, array in client_model.items():
             x, start = (
                 self._library.to_numpy(one).astype(np.float64).reshape(-1)
                 for one in (array, self._start[name])
             )
-            max_term = self._bins.for_array(name).max_term
-            if len(x) and not float(np.abs(x - start).max()) * factor <= max_term:
+            if len(x) and not float(np.abs(x - start).max()) * factor <= self._max_terms[name]:
                 return False
         return True
 
@@ -301,9 +301,9 @@ class ExactAccumulator:
 
     def _add_terms(self, name: str, across: slice, terms: Any, parts: Any) -> None:
         """Add terms, (rows, columns); both arrays are overwritten."""
-        bins = self._bins.for_array(name)
+        bins = self._bins[name]
         largest = max(float(terms.max()), -float(terms.min()))
-        if not largest <= bins.max_term:
+        if not largest <= self._max_terms[name]:
             self._finite = False
             return
         if largest == 0.0:

@@ -10,6 +10,7 @@ order, and converted back to the same float64 numbers.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from ..rules.types import FloatArray
 from .exact_sum import (
     EXACT_INTEGER_BITS,
+    MANTISSA_BITS,
     MAX_TERM,
     MAX_VALUE,
     MIN_EXPONENT,
@@ -61,12 +63,12 @@ class FixedPair(ExponentBins):
 
     exponent: int
 
-    @property
+    @cached_property
     def max_term(self) -> float:
         """2^(width - 1) u: the part of a larger term could have too many multiples of u."""
         return math.ldexp(1.0, self.exponent + self.width - 1)
 
-    @property
+    @cached_property
     def lowest(self) -> int:
         """The one upper bin."""
         return 0
@@ -79,6 +81,14 @@ class FixedPair(ExponentBins):
     def find_bin(self, largest: float) -> int:
         """Return the one upper bin."""
         return 0
+
+    def compute_max_sum(self, index: int) -> float:
+        """Return 2^53 units of bin 0 or -1."""
+        return math.ldexp(1.0, EXACT_INTEGER_BITS + self.get_exponent(index))
+
+    def compute_rounding_constant(self, index: int) -> float:
+        """Return 1.5 * 2^52 units of bin 0 or -1, see ``ExponentBins``."""
+        return math.ldexp(1.5, MANTISSA_BITS + self.get_exponent(index))
 
     def get_exponent(self, index: int) -> int:
         """Return log2 of the unit of bin 0 or -1."""

@@ -44,7 +44,7 @@ def test_another_run_logs_it_again(caplog: pytest.LogCaptureFixture) -> None:
     """The process of a node may serve several runs, and a notebook may start several."""
     log, error = FailureLog(), RuntimeError("x")
     for run_id in (7, 7, 8):
-        log.set_run(run_id)
+        log.run_id = run_id
         log.log(logging.ERROR, "Client 0 failed", error)
     log.clear()
     log.log(logging.ERROR, "Client 0 failed", error)

@@ -61,6 +61,7 @@ from fedquorum.flower.codec import (
     to_metrics,
     view_arrays,
 )
+from fedquorum.flower.codec.arrays import check_names
 from fedquorum.rules.types import KnownWeights, Objective, RoundPlan
 from fedquorum.server.exact_sum import ExponentBins, compute_bin_width
 from fedquorum.server.fixed_bins import FixedBins
@@ -1008,3 +1009,17 @@ def test_a_reply_that_was_read_leaves_memory_at_once(standard: bool) -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "\ud800", "a\nb", "\x1b[31mred", "\u202egnp.exe"])
+def test_names_that_records_cannot_show_are_refused(name: str) -> None:
+    """The error message itself is printable and short."""
+    with pytest.raises(ProtocolError, match="the name of an array must have 1 to 255") as refusal:
+        check_names(["weight", name], "an array")
+    assert str(refusal.value).isprintable()
+    assert len(str(refusal.value)) < 200
+
+
+def test_other_names_pass() -> None:
+    """Names of torch and of any language."""
+    check_names(["0.weight", "features.denseblock1.conv", "größe", "层", "x" * 255], "an array")

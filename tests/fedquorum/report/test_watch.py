@@ -100,6 +100,17 @@ def test_a_run_is_watched_before_its_first_record(tmp_path: Path) -> None:
     assert "50.00" in watch.content
 
 
+def test_the_progress_of_a_run_that_ends_by_its_clock(tmp_path: Path) -> None:
+    """Its rounds are only a bound; the time left follows from the simulated seconds."""
+    run = make_running_run(tmp_path / "run", settings="engine: {simulated_seconds: 50.0}\n")
+    add_rounds(run, make_round_line(1, simulated_seconds=20.0))
+    watch = RunWatcher(run)
+    watch.draw()
+    facts = "round 1, 20 of 50 simulated seconds, 0.1 s a round, about 0:00:00 left"
+    (progress,) = list_paragraphs(watch, "progress")
+    assert progress.endswith(facts)
+
+
 def test_nothing_is_read_or_drawn_without_new_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,6 @@ from client_app.node.agreement import (
     STATISTICS,
     decode_scales,
     decode_statistics,
-    encode_scales,
     encode_statistics,
     encode_statistics_query,
 )
@@ -226,7 +225,6 @@ def test_statistics_of_others_are_refused(text: str) -> None:
 def test_a_request_without_scales() -> None:
     """Damaged scales are refused, missing ones are none."""
     assert decode_scales(RecordDict()) is None
-    assert not encode_scales(None)
     content = RecordDict({"config": ConfigRecord({"agreed-scales": '{"target": 3}'})})
     with pytest.raises(ProtocolError, match="scales"):
         decode_scales(content)

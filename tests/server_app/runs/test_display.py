@@ -301,3 +301,22 @@ def test_plain_lines_have_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None
         f"{line.format(9)}  0:00:08 left",
         line.format(10),
     ]
+
+
+def test_a_run_that_ends_by_its_clock_shows_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time left follows from the simulated seconds: the number of rounds is a bound."""
+    clock = iter((100.0, 108.0, 116.0))
+    monkeypatch.setattr("server_app.runs.display.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("server_app.runs.display.PLAIN_SECONDS", 5.0)
+    out, spec = StringIO(), replace(PLAIN, end_seconds=300.0)
+    with Display(Console(file=out), 100_000, "run", spec) as display:
+        for server_round, seconds in ((1, 50.0), (2, 150.0), (3, 299.0)):
+            record = replace(make_record(server_round, []), simulated_seconds=seconds)
+            display.show(record)
+    state = format_round(vars(make_record(1, [])), PLAIN)
+    assert out.getvalue().splitlines() == [
+        f"run  round 1, 50/300 simulated s  {state}",
+        # One round in 8 s; at 75 simulated seconds a round two more are missing.
+        f"run  round 2, 150/300 simulated s  {state}  0:00:16 left",
+        f"run  round 3, 299/300 simulated s  {state}  0:00:00 left",
+    ]

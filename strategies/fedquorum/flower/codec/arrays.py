@@ -1,7 +1,7 @@
 """Convert arrays to and from Flower's records, and count the bytes of messages."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from io import BytesIO
 from typing import Any, TypeVar
@@ -13,9 +13,11 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from ...errors import ProtocolError
-from ...sanitize import check_names
+from ...sanitize import sanitize
 
 NamedArrays = dict[str, NDArray[Any]]
+
+MAX_NAME_LENGTH = 255
 
 NUMBER_KINDS = "fiub"
 """NumPy's kinds of real numbers: floats, whole numbers without and with a sign, booleans."""
@@ -39,6 +41,28 @@ def _build_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     fields = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     npy.write_array_header_1_0(head, fields)
     return head.getvalue()
+
+
+def check_names(names: Iterable[str], kind: str) -> None:
+    """Refuse names that records cannot show unchanged.
+
+    Parameters
+    ----------
+    names : iterable of str
+    kind : str
+        The kind of named objects, such as "array".
+
+    Raises
+    ------
+    ProtocolError
+        If a name is empty, longer than 255 characters, or not printable.
+    """
+    for name in names:
+        if not name or len(name) > MAX_NAME_LENGTH or not name.isprintable():
+            raise ProtocolError(
+                f"the name of {kind} must have 1 to {MAX_NAME_LENGTH} printable characters, got "
+                f"{len(name)}: '{sanitize(name, 40)}'"
+            )
 
 
 def decode_arrays(record: ArrayRecord) -> NamedArrays:

@@ -15,9 +15,9 @@ from ...metrics.calibration import INVALID_BINS, are_valid_bins
 from ...records.client_names import MAX_NAMED_CLIENTS
 from ...rules.equality import nan_equals_nan
 from ...rules.types import Objective
-from ...sanitize import MAX_REASON_LENGTH, check_names, sanitize
+from ...sanitize import MAX_REASON_LENGTH, sanitize
 from ...server.exact_sum import BinnedSum, PartialSums
-from .arrays import NamedArrays, encode_arrays, select_records, view_arrays
+from .arrays import NamedArrays, check_names, encode_arrays, select_records, view_arrays
 from .keys import (
     ABSENT_PREFIX,
     ARRAYS,

@@ -8,8 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from ...errors import ProtocolError
 from ...rules.failures import FOUND_KEYS_PREFIX
-from ...sanitize import check_names
-from .arrays import select_records, view_arrays
+from .arrays import check_names, select_records, view_arrays
 from .keys import (
     ACCURACY,
     ARRAYS,

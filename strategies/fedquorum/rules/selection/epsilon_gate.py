@@ -234,6 +234,8 @@ class EpsilonGate(WarmUpSelection):
 
 def compute_threshold(gate: EpsilonGate, t: int) -> float:
     """Return eps_t; 0 if the schedule's factor is 0, even for an infinite eps_0."""
+    if gate.epsilon_schedule == "constant":
+        return gate.epsilon
     factor = compute_epsilon_factor(
         gate.epsilon_schedule, t, gate.num_rounds, gate.epsilon_step_fraction, gate.epsilon_rate
     )

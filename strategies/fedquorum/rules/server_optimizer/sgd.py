@@ -32,5 +32,5 @@ class SGD(ServerOptimizer[None]):
     ) -> tuple[None, Parameters]:
         """Return x_{t+1}."""
         return None, {
-            name: value + self.learning_rate * update[name] for name, value in parameters.items()
+            name: parameters[name] + self.learning_rate * step for name, step in update.items()
         }
