@@ -8,6 +8,7 @@ import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from logging import ERROR, WARNING
 from typing import Any, TypeVar
@@ -28,6 +29,7 @@ from fedquorum.flower.codec import (
     decode_evaluate_request,
     decode_selected_clients,
     decode_start_models,
+    decode_sum_bins,
     decode_train_request,
     encode_evaluate_reply,
     encode_hosted_clients,
@@ -35,7 +37,6 @@ from fedquorum.flower.codec import (
     is_inquiry,
 )
 from fedquorum.sanitize import abbreviate
-from fedquorum.server.exact_sum import ExponentBins
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
@@ -50,6 +51,7 @@ from client_app.node.agreement import (
     encode_statistics,
 )
 from client_app.node.client import FederatedClient
+from client_app.node.clipping import NO_NORM_REASON, clip_row, clip_stacked_models
 from client_app.node.failures import get_failure_reason
 from client_app.node.node import ALL_SPLITS, Node, is_deployed
 from client_app.node.own_data import DataMod
@@ -189,12 +191,21 @@ def handle_train(message: Message, context: Context) -> Message:
         return client.evaluate_and_decide(starts.get(task.client, received), task)
 
     results = list(_run_tasks(node, tasks, join, TrainResult))
+    if node.clips_updates:
+        _fail_without_norm(tasks, results)
     joined = [i for i, result in enumerate(results) if result.status is Status.DONE]
     # A rule that knows its weights before training needs only the sum of the updates: the reply
     # does not grow with the number of clients.
     if joined and tasks[joined[0]].can_be_summed:
         return _train_into_sum(message, node, arrays, tasks, results, joined=joined)
     return _train_to_models(message, node, arrays, tasks, results, joined=joined, starts=starts)
+
+
+def _fail_without_norm(tasks: Sequence[TrainTask], results: list[TrainResult]) -> None:
+    """Fail the clients that are to clip their updates, but were sent no norm."""
+    for index, task in enumerate(tasks):
+        if task.clipping_norm is None and results[index].status is Status.DONE:
+            results[index] = TrainResult(task.client, Status.FAILED, reason=NO_NORM_REASON)
 
 
 def _answer_inquiry(message: Message, context: Context) -> Message:
@@ -233,6 +244,11 @@ def _train_to_models(
                 node, tasks[joined[indices[0]]].client, result
             )
     left = [index for index in range(len(joined)) if index not in failed]
+    if node.clips_updates:
+        for index in left:
+            client = joined[index]
+            bit = clip_row(arrays, stacked, index, tasks[client])
+            results[client] = replace(results[client], norm_bit=bit)
     if not left:
         return Message(encode_train_reply(results), reply_to=message)
     whole = stacked if not failed else [array[left] for array in stacked]
@@ -250,7 +266,7 @@ def _train_into_sum(
     joined: Sequence[int],
 ) -> Message:
     """Return the reply with the weighted sum of the updates of the clients that joined."""
-    bins = ExponentBins.for_num_terms(tasks[0].num_terms)
+    bins = decode_sum_bins(message.content, arrays, tasks)
     sums: dict[int, UpdateSum] = {}  # one per thread: any grouping has the same bits
     numerators = [tasks[i].compute_numerator(results[i].num_examples or 0.0) for i in joined]
 
@@ -258,6 +274,8 @@ def _train_into_sum(
         thread = threading.get_ident()
         if thread not in sums:
             sums[thread] = UpdateSum(arrays, models[0].device, bins)
+        if node.clips_updates:  # nobody can clip an update that is in a sum
+            models = _clip_models(arrays, models, tasks, results, [joined[i] for i in indices])
         return sums[thread].add(models, [numerators[index] for index in indices])
 
     for indices, result in _train_joined(node, arrays, tasks, joined, add_models):
@@ -277,6 +295,20 @@ def _train_into_sum(
         first.merge(other)
     reply = encode_train_reply(results, weighted_sum=first.get_sums())
     return Message(reply, reply_to=message)
+
+
+def _clip_models(
+    arrays: NamedArrays,
+    models: Sequence[torch.Tensor],
+    tasks: Sequence[TrainTask],
+    results: list[TrainResult],
+    clients: Sequence[int],
+) -> list[torch.Tensor]:
+    """Return clipped models of the clients with these indices, and write their ``norm_bit``."""
+    clipped, bits = clip_stacked_models(arrays, models, [tasks[index] for index in clients])
+    for index, bit in zip(clients, bits, strict=True):
+        results[index] = replace(results[index], norm_bit=bit)
+    return clipped
 
 
 def _train_joined(

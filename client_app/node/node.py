@@ -33,7 +33,6 @@ from client_app.evaluation.evaluator import CachedEvaluator
 from client_app.losses import build_task
 from client_app.models import build_model_for, create_example_inputs
 from client_app.node.client import FederatedClient
-from client_app.node.clipping import ClippingMod
 from client_app.node.failures import get_failure_reason
 from client_app.simulation.availability import build_processes
 from client_app.simulation.response_times import build_latency_model
@@ -256,9 +255,12 @@ class Node:
         if self._times is not None:
             response_times = NodeResponseTimes(seed, hosted, self._times)
             mods.append(ResponseTimeMod(lambda _: response_times))
-        if self._settings.privacy.name in CLIENT_MODES:
-            mods.append(ClippingMod(hosted))
         return mods
+
+    @property
+    def clips_updates(self) -> bool:
+        """Whether the clients clip their updates for differential privacy."""
+        return self._settings.privacy.name in CLIENT_MODES
 
     def get_reason(self, error: Exception) -> str:
         """Return the reason of a failure for the server."""

@@ -8,12 +8,11 @@ import torch
 from fedquorum.flower.validation import find_number_problem
 from fedquorum.server.exact_sum import (
     MAX_VALUE,
-    UNSUMMABLE_REASON,
     BinnedSum,
     ExactAccumulator,
-    ExponentBins,
     NumPyBackend,
     PartialSums,
+    SumBins,
 )
 from numpy.typing import NDArray
 
@@ -69,7 +68,7 @@ class UpdateSum:
         x, the model that all clients received.
     device : torch.device
         The device of the models.
-    bins : ExponentBins
+    bins : SumBins
         Bins for the number of clients selected in the round, on all nodes.
     library : NumPyBackend, optional
         By default that of the device.
@@ -79,13 +78,14 @@ class UpdateSum:
         self,
         start: Mapping[str, NDArray[Any]],
         device: torch.device,
-        bins: ExponentBins,
+        bins: SumBins,
         library: NumPyBackend | None = None,
     ) -> None:
         self._names = list(start)
         self._library = library or (NumPyBackend() if device.type == "cpu" else PyTorch(device))
         received = {name: self._library.to_array(array) for name, array in start.items()}
         self.total = ExactAccumulator(received, bins, self._library)
+        self._too_large_reason = bins.too_large_reason
 
     def add(self, models: Sequence[torch.Tensor], factors: Sequence[float]) -> list[str | None]:
         """Add clients' updates; return for each why it was left out, or None if it was added.
@@ -127,7 +127,7 @@ class UpdateSum:
             return find_number_problem(
                 {name: self._library.to_numpy(x) for name, x in model.items()}
             )
-        return None if self.total.can_add(factor, model) else UNSUMMABLE_REASON
+        return None if self.total.can_add(factor, model) else self._too_large_reason
 
     def merge(self, other: "UpdateSum") -> None:
         """Add another sum of the same start and bins."""

@@ -136,6 +136,7 @@ class FedAWEWeighting(Weighting[FedAWEState]):
             "decides it"
         ),
         late_unsupported_reason="its clients start from models of their own choice of round",
+        sum_unsupported_reason="its clients start from models of different rounds",
         uncorrectable_reason="an update already counts for the rounds that its client was away",
     )
 

@@ -86,6 +86,7 @@ class PowerOfChoice(Selection):
         needs_objective=False,
         dp_unsupported_reason="the clients' losses decide which clients are selected",
         late_unsupported_reason="losses of the newest model decide which clients are selected",
+        sum_unsupported_reason="the losses of single clients decide which are selected",
     )
 
     candidates: int | None = parameter(None, POSITIVE_INT)

@@ -95,6 +95,13 @@ class NativeProtocol:
         Whether a node of several clients may return the weighted sum of their updates instead
         of all models, in rounds whose weights are known before training. The global model has the
         same bits either way.
+    requires_sums : bool
+        Whether every node must return the weighted sum, even of one client: the server then refuses
+        the model of a single client. A sum takes 16 bytes a number, a model in float32 4. With
+        differential privacy the nodes clip before they add, and the server cannot clip again.
+    fixed_bins : bool
+        Whether the bins of the sum are fixed before training (``fedquorum.server.fixed_bins``), so
+        that they tell nothing of single updates. The last bits of the model depend on it.
     evaluated_clients : {"all", "priority"}
         The clients whose test splits are evaluated. With ``priority``, a non-priority client
         reports nothing about itself unless it trains.
@@ -149,6 +156,8 @@ class NativeProtocol:
     evaluated_clients: str = parameter("all", EVALUATED_CLIENTS)
     evaluated_training: bool = False
     partial_aggregation: bool = True
+    requires_sums: bool = False
+    fixed_bins: bool = False
     evaluate_every: int = parameter(1, POSITIVE_INT)
     evaluate_every_seconds: float | None = parameter(None, POSITIVE)
     last_round: int | None = parameter(None, POSITIVE_INT)
@@ -166,6 +175,7 @@ class NativeProtocol:
     def __post_init__(self) -> None:
         check_parameters(self)
         self._check_late_updates()
+        self._check_sums()
         for name in ("evaluate_every_seconds", "simulated_seconds"):
             if not self.virtual_clock and (given := getattr(self, name)) is not None:
                 raise ParameterError(name, "None without a virtual clock", given)
@@ -196,6 +206,42 @@ class NativeProtocol:
                 "a quorum of late updates counts replies of any client",
             )
 
+    def _check_sums(self) -> None:
+        """Refuse settings with which the server needs more than the sum of the updates."""
+        if not (self.requires_sums or self.fixed_bins):
+            return
+        robustness, privacy = self.robustness, self.privacy
+        problems = {
+            "response times": self.virtual_clock
+            and "simulated time decides after training which updates count",
+            "late_replies=count": self.late_updates is not None
+            and "staleness decides after training how much an update counts",
+            "max_weight": robustness.max_weight is not None
+            and "a bound on a weight changes it after training",
+        }
+        if self.requires_sums:
+            problems |= {
+                type(self).__name__: not self.is_native
+                and "a ClientApp written for Flower's own strategies sends its model",
+                "partial_aggregation=False": not self.partial_aggregation
+                and "nodes then send the model of each client",
+                "clip_norm": robustness.clip_norm is not None
+                and "the server cannot clip an update that it does not see",
+                "privacy without clients_clip": privacy is not None
+                and not privacy.clients_clip
+                and "the server cannot clip an update that it does not see",
+            }
+        for setting, reason in problems.items():
+            if reason:
+                raise ParameterError(
+                    self._sum_parameter, f"False with {setting}", got=True, reason=reason
+                )
+
+    @property
+    def _sum_parameter(self) -> str:
+        """The parameter that needs sums."""
+        return "requires_sums" if self.requires_sums else "fixed_bins"
+
     # ``StandardProtocol`` overrides the rest, for ClientApps written for Flower's strategies.
 
     is_native: ClassVar[bool] = True
@@ -206,6 +252,10 @@ class NativeProtocol:
             raise ParameterError("privacy", "None", self.privacy, rules.dp_unsupported_reason)
         if self.late_updates is not None:
             check_late_rules(rules, self.late_updates)
+        if (self.requires_sums or self.fixed_bins) and rules.sum_unsupported_reason:
+            raise ParameterError(
+                self._sum_parameter, "False", got=True, reason=rules.sum_unsupported_reason
+            )
 
     def build_node_registry(self, population: Population, rules: RuleSet) -> NodeRegistry:
         """Return the registry that finds out which node hosts which client."""

@@ -5,7 +5,7 @@ the updates, closes the round, lets the rules decide, and applies the decision.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -28,21 +28,36 @@ from ..rules.round import (
 from ..rules.types import FloatArray, KnownWeights, Objective, Population, RoundPlan
 from ..server.aggregation import apply_server_step, compute_inner_products, compute_update_norm
 from ..server.exact_sum import (
-    UNSUMMABLE_REASON,
     ExactAccumulator,
     ExponentBins,
+    SumBins,
     compute_weighted_sum,
+)
+from ..server.fixed_bins import (
+    OUTSIDE_PAIR_REASON,
+    FixedBins,
+    choose_fixed_bins,
+    compute_update_sizes,
 )
 from ..server.privacy import RoundMechanism, check_model
 from ..server.scratch import ReplyStore, check_space
 from ..server.state import ServerState
 from ..server.update_memory import UpdateMemory
 from ..server.virtual_clock import Clock, RoundClosing, close_virtual_round
-from .codec import NORM_BIT, NamedArrays, NodeStartModels, TrainRequest, TrainResult, encode_arrays
+from .codec import (
+    NamedArrays,
+    NodeStartModels,
+    Status,
+    TrainRequest,
+    TrainResult,
+    encode_arrays,
+)
 from .late import LateRound, OpenRound, SentModels
 from .protocol import NativeProtocol
 from .server_memory import ServerMemory
-from .session import NodeSession, ReplyResults, reject_unusable_sum
+from .session import NO_CLIP_INDICATOR, NodeSession, ReplyResults, reject_unusable_sum
+
+NO_SUM_REASON = "its node did not send the weighted sum that the server requires"
 
 ClientModel = tuple[int, float, Mapping[str, NDArray[Any]]]
 """A client, the weight of its update, and its model."""
@@ -66,7 +81,9 @@ class RoundContext:
         a_k as known before training. The server then adds up the updates as they arrive.
     nodes_aggregate : bool
         Whether nodes may add up the updates of their clients.
-    bins : ExponentBins
+    requires_sums : bool
+        Whether all nodes must do so.
+    bins : SumBins
         The bins to which updates are rounded if they are added as they arrive.
     needs_files : bool
         Whether the updates together may exceed the memory for replies.
@@ -89,7 +106,8 @@ class RoundContext:
     clients_by_node: Mapping[int, tuple[int, ...]]
     known_weights: KnownWeights | None
     nodes_aggregate: bool
-    bins: ExponentBins
+    requires_sums: bool
+    bins: SumBins
     needs_files: bool = False
     mechanism: RoundMechanism | None = None
     start_models: StartModels | None = None
@@ -151,19 +169,25 @@ def start_round(
         needs_files = size > communication.reply_memory_limit
         if needs_files:
             check_space(communication.reply_memory_limit, count, model)
-    # A node cannot sum updates that the server must see one by one, to bound each.
-    nodes_aggregate = (
-        known_weights is not None
-        and communication.partial_aggregation
-        and communication.is_native
-        and not communication.robustness.has_bounds
-    )
     # The noise must cover the largest weight that one update can get under these rules.
     mechanism = None
     if communication.privacy is not None:
         check_model(model)
         max_weight = rules.compute_max_weight(len(population.clients))
         mechanism = communication.privacy.for_round(state.clipping_norm, max_weight)
+    # A node cannot sum updates that the server must see one by one, to bound each. In a private
+    # round the server relies on the clients' clipping only if it must not see single updates.
+    nodes_aggregate = communication.requires_sums or (
+        known_weights is not None
+        and communication.partial_aggregation
+        and communication.is_native
+        and mechanism is None
+        and not communication.robustness.has_bounds
+    )
+    bins: SumBins = ExponentBins.for_num_terms(len(plan.clients))
+    if communication.fixed_bins:
+        assert known_weights is not None, "rules without known weights have passed the check"
+        bins = choose_round_bins(model, plan, known_weights, state, mechanism)
     return RoundContext(
         server_round,
         plan,
@@ -171,7 +195,8 @@ def start_round(
         clients_by_node,
         known_weights,
         nodes_aggregate,
-        ExponentBins.for_num_terms(len(plan.clients)),
+        communication.requires_sums,
+        bins,
         needs_files,
         mechanism,
         start_models,
@@ -185,11 +210,42 @@ def get_streaming_weights(
 ) -> KnownWeights | None:
     """Return the proportions by which arriving updates are added; None if all are needed."""
     # Bounded weights, deadlines and staleness are known only when all replies have arrived.
-    bounded = communication.robustness.max_weight is not None or communication.privacy is not None
+    bounded = communication.robustness.max_weight is not None
     timed = communication.virtual_clock or communication.late_updates is not None
     if bounded or timed or communication.needs_full_replies:
         return None
     return rules.compute_known_weights(weighting, plan)
+
+
+def choose_round_bins(
+    model: NamedArrays,
+    plan: RoundPlan,
+    known_weights: KnownWeights,
+    state: ServerState,
+    mechanism: RoundMechanism | None,
+) -> FixedBins:
+    """Return the bins of a round's sum, from the plan and from what the last round made public.
+
+    In a private round they follow from the clipping norm alone: the sum before its noise is not
+    public.
+    """
+    max_factor = find_max_factor(plan, known_weights, state)
+    if mechanism is None:
+        return choose_fixed_bins(model, len(plan.clients), max_factor, state.update_sizes)
+    # Twice the norm, because rounding may lengthen an update that was clipped to a power of two.
+    max_update = 2 * mechanism.norm
+    return choose_fixed_bins(model, len(plan.clients), max_factor, {}, max_update)
+
+
+def find_max_factor(plan: RoundPlan, known_weights: KnownWeights, state: ServerState) -> float:
+    """Return the largest a_k of a round's clients.
+
+    A client that has not reported its amount of data yet counts as the one with the most.
+    """
+    data = state.round_state.reports.num_examples
+    largest = max(data.values(), default=1.0)
+    factors = (known_weights.compute_numerator(k, data.get(k, largest)) for k in plan.clients)
+    return max(factors, default=1.0)
 
 
 def build_train_requests(
@@ -223,6 +279,8 @@ def build_train_requests(
             NO_OBJECTIVE if objective is None or mechanism is not None else objective,
             context.known_weights if context.nodes_aggregate else None,
             num_terms=len(context.plan.clients),
+            requires_sum=context.requires_sums,
+            fixed_bins=context.bins if isinstance(context.bins, FixedBins) else None,
             clipping_norm=None if mechanism is None else mechanism.client_norm,
             start_models=None
             if start_models is None
@@ -300,11 +358,19 @@ class UpdateReceiver:
         if node_sum is not None:
             # One unusable update spoils the sum of its node, so the sum is validated first.
             allowed = context.known_weights if context.nodes_aggregate else None
-            limits = self.session.limits
             reject_unusable_sum(
-                node_sum, results, context.model, allowed, limits=limits, bins=context.bins
+                node_sum,
+                results,
+                context.model,
+                allowed,
+                limits=self.session.limits,
+                bins=context.bins,
+                needs_clip_indicator=context.mechanism is not None
+                and context.mechanism.mechanism.needs_clip_indicator,
             )
         summed = () if node_sum is None else node_sum.clients
+        if context.requires_sums:
+            self._reject_models(selected, summed)
         numerators = {
             client: self._receive_update(client, in_sum=client in summed)
             for client in selected
@@ -315,6 +381,13 @@ class UpdateReceiver:
                 results.total.merge(node_sum.updates)
             results.node_sums[node] = replace(node_sum, updates={})
 
+    def _reject_models(self, selected: Iterable[int], summed: Collection[int]) -> None:
+        """Reject the clients that trained without being in a sum."""
+        for client in selected:
+            result = self.results.by_client.get(client)
+            if result is not None and result.status is Status.DONE and client not in summed:
+                self.results.malformed.setdefault(client, NO_SUM_REASON)
+
     def _receive_update(self, client: int, *, in_sum: bool) -> float | None:
         """Validate a client's update and add a_k Delta_k; return a_k, None if nothing is added."""
         results, context = self.results, self.context
@@ -324,14 +397,15 @@ class UpdateReceiver:
         arrays = results.by_client[client].arrays if outcome.is_usable else None
         if arrays is not None:
             arrays = self._prepare_arrays(client, arrays)
+        if context.mechanism is not None and outcome.is_usable:
+            outcome, arrays = self._clip_privately(outcome, arrays, context.mechanism)
         numerator = None
         if results.total is not None and context.known_weights is not None and outcome.is_usable:
             data = outcome.num_examples or 0.0
             numerator = context.known_weights.compute_numerator(client, data)
             if arrays is not None and not results.total.can_add(numerator, arrays):
-                outcome = ClientOutcome(
-                    client, "rejected", UNSUMMABLE_REASON, seconds=outcome.seconds
-                )
+                reason = context.bins.too_large_reason
+                outcome = ClientOutcome(client, "rejected", reason, seconds=outcome.seconds)
             elif arrays is not None and numerator != 0.0:
                 results.total.add_model(numerator, arrays)
             arrays = None
@@ -358,6 +432,31 @@ class UpdateReceiver:
         if note is not None:
             self.results.note(client, note)
         return clipped
+
+    def _clip_privately(
+        self,
+        outcome: ClientOutcome,
+        arrays: Mapping[str, NDArray[Any]] | None,
+        mechanism: RoundMechanism,
+    ) -> tuple[ClientOutcome, Mapping[str, NDArray[Any]] | None]:
+        """Clip a usable update for differential privacy, and note if it needed no clipping.
+
+        The update of a client in a sum was clipped on its node; it has no arrays. A client that
+        lacks a required clip indicator has failed.
+        """
+        client, was_short = outcome.client, True
+        if mechanism.mechanism.needs_clip_indicator:
+            result = self.results.by_client[client]
+            if not result.has_clip_indicator:
+                seconds = outcome.seconds
+                return ClientOutcome(client, "failed", NO_CLIP_INDICATOR, seconds=seconds), None
+            was_short = result.norm_bit == 0
+        if arrays is not None:
+            arrays, norm = clip_update(self.context.model, arrays, mechanism.norm)
+            if not mechanism.mechanism.needs_clip_indicator:
+                was_short = norm <= mechanism.norm
+        self.results.clip_indicators[client] = was_short
+        return outcome, arrays
 
 
 # --- close -----------------------------------------------------------------------------------
@@ -401,41 +500,6 @@ def close_round(
     )
 
 
-def clip_updates(
-    outcomes: tuple[ClientOutcome, ...],
-    results: ReplyResults[TrainResult],
-    model: NamedArrays,
-    round_mechanism: RoundMechanism,
-) -> tuple[tuple[ClientOutcome, ...], tuple[bool, ...]]:
-    """Clip every usable update for differential privacy.
-
-    Returns
-    -------
-    outcomes : tuple of ClientOutcome
-        An update that lacks a required clip indicator has failed.
-    clip_indicators : tuple of bool
-        Whether each usable update needed no clipping.
-    """
-    needs_indicator = round_mechanism.mechanism.needs_clip_indicator
-    validated, clip_indicators = [], []
-    for outcome in outcomes:
-        if not outcome.is_usable:
-            validated.append(outcome)
-            continue
-        client, result = outcome.client, results.by_client[outcome.client]
-        if needs_indicator and result.norm_bit not in {0, 1}:
-            reason = f"{NORM_BIT} is missing: its update may not be clipped"
-            validated.append(ClientOutcome(client, "failed", reason, seconds=outcome.seconds))
-            continue
-        arrays, norm = clip_update(model, result.arrays or {}, round_mechanism.norm)
-        results.by_client[client] = replace(result, arrays=arrays)
-        clip_indicators.append(
-            result.norm_bit == 0 if needs_indicator else norm <= round_mechanism.norm
-        )
-        validated.append(outcome)
-    return tuple(validated), tuple(clip_indicators)
-
-
 def compute_gram_matrix(
     outcomes: Sequence[ClientOutcome], results: ReplyResults[TrainResult], model: NamedArrays
 ) -> FloatArray:
@@ -444,16 +508,28 @@ def compute_gram_matrix(
     return compute_inner_products(model, [results.by_client[k].arrays or {} for k in usable])
 
 
+def list_clip_indicators(
+    results: ReplyResults[TrainResult], outcomes: Iterable[ClientOutcome]
+) -> list[bool]:
+    """Return whether each usable update of a private round needed no clipping."""
+    return [results.clip_indicators[one.client] for one in outcomes if one.is_usable]
+
+
 # --- apply -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class AppliedRound:
-    """The model after a round, None if it is unchanged; the decision and the optimizer's state."""
+    """The model after a round, None if it is unchanged; the decision and the optimizer's state.
+
+    ``update_sizes`` has the size of each array in the round's sum, if its bins were fixed and an
+    update counted.
+    """
 
     model: NamedArrays | None
     decision: RoundDecision
     optimizer_state: Any
+    update_sizes: Mapping[str, float] | None = None
 
 
 def apply_round(
@@ -485,7 +561,20 @@ def apply_round(
             context.model, step.client_models, _list_starts(context, step.client_models)
         )
     decision = replace(decision, report=replace(decision.report, update_norm=step.update_norm))
-    return AppliedRound(step.model, decision, step.optimizer_state)
+    return AppliedRound(step.model, decision, step.optimizer_state, step.update_sizes)
+
+
+def get_update_sizes(
+    applied: AppliedRound, outcomes: Iterable[ClientOutcome], before: Mapping[str, float]
+) -> Mapping[str, float]:
+    """Return the sizes for the bins of the next round, ``before`` if no update counted.
+
+    After a round that left out a client because of its bins they are empty: the next bins are the
+    widest, so that a model whose updates grow cannot leave out all clients for ever.
+    """
+    if any(outcome.reason == OUTSIDE_PAIR_REASON for outcome in outcomes):
+        return {}
+    return before if applied.update_sizes is None else applied.update_sizes
 
 
 @dataclass(frozen=True)
@@ -499,6 +588,7 @@ class ServerStep:
     optimizer_state: Any
     client_models: tuple[ClientModel, ...]
     update_norm: float | None = None
+    update_sizes: Mapping[str, float] | None = None
 
 
 def step_model(
@@ -550,13 +640,18 @@ def step_model(
     reported = decision.trace.weights
     needs_norm = memory is None and reported is not None and reported.update_norm is not None
     norm = compute_update_norm(model, update) if needs_norm else None
+    sizes = None
     if context.mechanism is not None:
         update, total_weight = context.mechanism.add_noise(update), 1.0
+    elif context.bins.is_fixed:
+        numerators, denominator = decision.numerators_and_denominator
+        max_factor = float(numerators.max(initial=0.0))
+        sizes = compute_update_sizes(update, denominator, max_factor) if max_factor else None
     optimizer = rules.get_optimizer_at(context.server_round - 1)
     state, stepped = apply_server_step(
         optimizer, optimizer_state, model, update, total_weight, anchor=anchor
     )
-    return ServerStep(stepped, state, models, norm)
+    return ServerStep(stepped, state, models, norm, sizes)
 
 
 def _combine_updates(

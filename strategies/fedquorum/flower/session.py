@@ -22,10 +22,11 @@ from ..rules.selection.epsilon_gate import NO_LOSS
 from ..rules.types import IntArray, KnownWeights, Population
 from ..rules.weighting import Weighting
 from ..sanitize import MAX_REASON_LENGTH, abbreviate, sanitize
-from ..server.exact_sum import ExactAccumulator, ExponentBins, PartialSums
+from ..server.exact_sum import ExactAccumulator, PartialSums, SumBins
 from ..server.quorum import ReplyCounter
 from ..server.virtual_clock import LATE_REASON, NO_REPLY_REASON, REPLY_STATUSES
 from .codec import (
+    NORM_BIT,
     EvaluateResult,
     NamedArrays,
     ProtocolMismatchError,
@@ -99,6 +100,8 @@ class ReplyResults(Generic[ResultT]):
         The clients whose nodes disconnected before they replied, according to Flower.
     outcomes : dict
         The outcomes of clients whose replies were validated as they arrived.
+    clip_indicators : dict of int to bool
+        In a private round, whether each usable update needed no clipping.
     total : ExactAccumulator, optional
         The sum of all updates, if they were added up as they arrived; the results then lack them.
     form_matches : set of bool
@@ -114,6 +117,7 @@ class ReplyResults(Generic[ResultT]):
     num_bytes: int = 0
     disconnected: set[int] = field(default_factory=set)
     outcomes: dict[int, ClientOutcome] = field(default_factory=dict)
+    clip_indicators: dict[int, bool] = field(default_factory=dict)
     total: ExactAccumulator | None = None
     form_matches: set[bool] = field(default_factory=set)
 
@@ -256,11 +260,13 @@ def reject_unusable_sum(
     known_weights: KnownWeights | None,
     *,
     limits: Limits,
-    bins: ExponentBins,
+    bins: SumBins,
+    needs_clip_indicator: bool = False,
 ) -> None:
     """Make the clients of a sum malformed if it cannot be used.
 
-    One client with an unusable update spoils its whole sum.
+    One client with an unusable update spoils its whole sum, and with ``needs_clip_indicator`` so
+    does one that does not say if it clipped its update.
     """
     problem = (
         "a sum of updates, though none was asked for"
@@ -268,9 +274,10 @@ def reject_unusable_sum(
         else find_sum_problem(node_sum.updates, model, bins)
     )
     for client in node_sum.clients:
-        client_problem = results.malformed.get(client) or find_update_problem(
-            results.by_client[client], None, limits
-        )
+        result = results.by_client[client]
+        client_problem = results.malformed.get(client) or find_update_problem(result, None, limits)
+        if needs_clip_indicator and not result.has_clip_indicator:
+            client_problem = client_problem or NO_CLIP_INDICATOR
         problem = problem or (
             client_problem and f"in one sum with client {client}, whose {client_problem}"
         )
@@ -278,6 +285,7 @@ def reject_unusable_sum(
         results.malformed.update(dict.fromkeys(node_sum.clients, problem))
 
 
+NO_CLIP_INDICATOR = f"{NORM_BIT} is missing: its update may not be clipped"
 MIN_REPLIES = 2
 READ_AS_STANDARD = (
     "A reply is in FedQuorum's protocol, for one client, and counts as one in Flower's standard "

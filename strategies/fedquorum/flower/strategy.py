@@ -51,9 +51,10 @@ from .round import (
     RoundContext,
     apply_round,
     build_train_requests,
-    clip_updates,
     close_round,
     compute_gram_matrix,
+    get_update_sizes,
+    list_clip_indicators,
     receive_updates,
     start_round,
 )
@@ -401,12 +402,6 @@ class ComposedStrategy(Strategy):
         # 2. Close. Who replied too late is known only now, and must not count for any rule.
         closing = close_round(context, results, session, state, population.priority)
         outcomes = closing.outcomes
-        clip_indicators: tuple[bool, ...] = ()
-        if context.mechanism is not None:
-            # The noise covers clipped updates only, so clipping precedes every decision.
-            outcomes, clip_indicators = clip_updates(
-                outcomes, results, context.model, context.mechanism
-            )
         # 3. Decide, from numbers alone: the audit repeats this call from the records.
         decision = decide_round(
             self.rules,
@@ -446,7 +441,12 @@ class ComposedStrategy(Strategy):
             under_way=state.under_way if context.late is None else context.late.closing.under_way,
             clipping_norm=None
             if context.mechanism is None
-            else context.mechanism.compute_next_norm(clip_indicators, len(context.plan.clients)),
+            else context.mechanism.compute_next_norm(
+                list_clip_indicators(results, outcomes), len(context.plan.clients)
+            ),
+            update_sizes=get_update_sizes(applied, outcomes, state.update_sizes)
+            if context.bins.is_fixed
+            else state.update_sizes,
         )
         if context.late is not None and self._sent_models is not None:
             context.late.update_store(self._sent_models, context.model)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..rules.metrics import AVERAGE_PRECISION, METRICS
 from ..sanitize import abbreviate
-from ..server.exact_sum import MAX_VALUE, ExponentBins, PartialSums
+from ..server.exact_sum import MAX_VALUE, PartialSums, SumBins
 from .codec import EvaluateResult, Status, TrainResult
 
 MAX_NUM_EXAMPLES = 10**12
@@ -140,16 +140,20 @@ def find_seconds_problem(seconds: float | None) -> str | None:
 
 
 def find_sum_problem(
-    sums: PartialSums, model: Mapping[str, NDArray[Any]], bins: ExponentBins
+    sums: PartialSums, model: Mapping[str, NDArray[Any]], sum_bins: SumBins
 ) -> str | None:
     """Return why a node's sums of updates are unusable, or None if they are usable.
 
     The sums must have the model's names and shapes, in float64, and lie in the range of their bins.
+    In fixed bins every array has a sum.
     """
-    unknown = sums.keys() - model.keys()
+    unknown, missing = sums.keys() - model.keys(), model.keys() - sums.keys()
     if unknown:
         return f"sums of arrays {abbreviate(sorted(unknown))}, none of the model's"
+    if sum_bins.is_fixed and missing:
+        return f"no sums of the model's arrays {abbreviate(sorted(missing))}"
     for name, binned_sum in sums.items():
+        bins = sum_bins.for_array(name)
         if not bins.lowest <= binned_sum.index <= bins.highest:
             limits = f"[{bins.lowest}, {bins.highest}]"
             return f"the sum of array '{name}' is in bin {binned_sum.index}, not in {limits}"

@@ -159,6 +159,26 @@ class RuleSet:
         )
 
     @property
+    def sum_unsupported_reason(self) -> str:
+        """The reason why the server needs more than the weighted sum of the updates.
+
+        It is empty if ``compute_known_weights`` returns weights in every round, and no rule needs
+        the loss of a single client.
+        """
+        if self.memory is not None:
+            return _STORES_UPDATES
+        if self.selection.sampling.priority_samples is not None:
+            return _COUNTS_DRAWS
+        traits = self.weighting.traits
+        weights = traits.sum_unsupported_reason
+        if traits.needs_updates:
+            weights = _WEIGHTS_FOLLOW_FROM_UPDATES
+        elif traits.needs_losses:
+            weights = _WEIGHTS_FOLLOW_FROM_LOSSES
+        admission = "" if self._admits_all else _ADMITS_LATER
+        return self.selection.traits.sum_unsupported_reason or admission or weights
+
+    @property
     def goal(self) -> Goal:
         """The goal of the rules: priority if the selection depends on priority."""
         if not self.selection.traits.selects_all:
@@ -214,6 +234,11 @@ class RuleSet:
 
 
 _WEIGHTS_DEPEND_ON_REPORTS = "weights depend on the number of examples each client reports"
+_STORES_UPDATES = "the server stores the last update of every client"
+_ADMITS_LATER = "the selection decides after training which updates it admits"
+_COUNTS_DRAWS = "clients that are drawn with replacement count by their draws"
+_WEIGHTS_FOLLOW_FROM_UPDATES = "the weights follow from the updates of single clients"
+_WEIGHTS_FOLLOW_FROM_LOSSES = "the weights follow from the losses of single clients"
 _NONLINEAR_OPTIMIZER = "the influence of one update is bounded only for server_optimizer=sgd"
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ MAX_VALUE = 1e15
 
 Only a diverged model has larger numbers. Up to 2^53, about 9e15, float64 tells whole numbers apart.
 """
+
+UNSUMMABLE_REASON = "its update times its amount of data is too large for the sum of the round"
 
 BLOCK = 2**16
 """How many numbers are added at a time: their copies in float64 stay in a core's cache.
@@ -67,11 +69,23 @@ class ExponentBins:
 
     width: int
 
+    is_fixed: ClassVar[bool] = False
+    too_large_reason: ClassVar[str] = UNSUMMABLE_REASON
+
     @classmethod
     @lru_cache  # rounds of one size share their bins, and what follows from these
     def for_num_terms(cls, terms: int) -> Self:
         """Return the bins for a sum of at most ``terms`` terms."""
-        return cls(min(MANTISSA_BITS, EXACT_INTEGER_BITS + 1 - terms.bit_length()))
+        return cls(compute_bin_width(terms))
+
+    def for_array(self, name: str) -> "ExponentBins":
+        """Return the bins of an array: the same for all."""
+        return self
+
+    @cached_property
+    def max_term(self) -> float:
+        """The largest |t| of a term."""
+        return MAX_TERM
 
     @cached_property
     def lowest(self) -> int:
@@ -100,6 +114,26 @@ class ExponentBins:
         return math.ldexp(1.5, MANTISSA_BITS + index * self.width)
 
 
+class SumBins(Protocol):
+    """The bins of a model's sum: ``ExponentBins``, or fixed pairs (``fixed_bins.FixedBins``)."""
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the pair of each array is fixed before training, and both parts always exist."""
+
+    @property
+    def too_large_reason(self) -> str:
+        """The reason why a client with a term that is too large is left out."""
+
+    def for_array(self, name: str) -> ExponentBins:
+        """Return the bins of an array."""
+
+
+def compute_bin_width(terms: int) -> int:
+    """Return the bits of a bin for a sum of at most ``terms`` terms, see ``ExponentBins``."""
+    return min(MANTISSA_BITS, EXACT_INTEGER_BITS + 1 - terms.bit_length())
+
+
 @dataclass(frozen=True, eq=False)
 class BinnedSum(Generic[ArrayT]):
     """The sum of an array's terms: of their parts in bin ``index`` and in the next lower bin."""
@@ -114,7 +148,10 @@ class BinnedSum(Generic[ArrayT]):
 
 
 PartialSums = Mapping[str, BinnedSum[FloatArray]]
-"""sum_k a_k Delta_k over the clients of a node, for each array with a nonzero term."""
+"""sum_k a_k Delta_k over the clients of a node, for each array with a nonzero term.
+
+In fixed bins it has all arrays.
+"""
 
 
 class NumPyBackend:
@@ -155,18 +192,17 @@ class ExactAccumulator:
     ----------
     model : mapping
         x_t, arrays of any shape.
-    bins : ExponentBins
+    bins : SumBins
         For as many terms as the round has selected clients, on all nodes.
     library : NumPyBackend, optional
         The library of the arrays.
     """
 
     def __init__(
-        self, model: Mapping[str, Any], bins: ExponentBins, library: NumPyBackend | None = None
+        self, model: Mapping[str, Any], bins: SumBins, library: NumPyBackend | None = None
     ) -> None:
         self._start = {name: array.reshape(-1) for name, array in model.items()}
         self._shapes = {name: tuple(array.shape) for name, array in model.items()}
-        self._bins = bins
         self._library = library or NumPyBackend()
         self._sums: dict[str, BinnedSum[Any]] = {}
         self._finite = True
@@ -178,6 +214,14 @@ class ExactAccumulator:
             name: (self._library.create_empty(len(flat)), self._library.create_empty(len(flat)))
             for name, flat in self._start.items()
         }
+        self._is_fixed = bins.is_fixed
+        if isinstance(bins, ExponentBins):
+            self._bins = dict.fromkeys(self._start, bins)
+        else:
+            self._bins = {name: bins.for_array(name) for name in self._start}
+            for name in self._start:
+                self._raise_bin(name, 0)
+        self._max_terms = {name: each.max_term for name, each in self._bins.items()}
 
     @cached_property
     def max_safe_factor(self) -> float:
@@ -187,18 +231,18 @@ class ExactAccumulator:
         return MAX_TERM / (4 * max(MAX_VALUE, largest))
 
     def can_add(self, factor: float, client_model: Mapping[str, Any]) -> bool:
-        """Say whether all terms a_k (x_k - x_t) of a client are at most ``MAX_TERM``.
+        """Say whether all terms a_k (x_k - x_t) of a client are at most the bins' largest term.
 
         The numbers of the client's model must be at most ``MAX_VALUE``.
         """
-        if factor <= self.max_safe_factor:
+        if not self._is_fixed and factor <= self.max_safe_factor:
             return True
         for name, array in client_model.items():
             x, start = (
                 self._library.to_numpy(one).astype(np.float64).reshape(-1)
                 for one in (array, self._start[name])
             )
-            if len(x) and not float(np.abs(x - start).max()) * factor <= MAX_TERM:
+            if len(x) and not float(np.abs(x - start).max()) * factor <= self._max_terms[name]:
                 return False
         return True
 
@@ -257,24 +301,25 @@ class ExactAccumulator:
 
     def _add_terms(self, name: str, across: slice, terms: Any, parts: Any) -> None:
         """Add terms, (rows, columns); both arrays are overwritten."""
+        bins = self._bins[name]
         largest = max(float(terms.max()), -float(terms.min()))
-        if not largest <= MAX_TERM:
+        if not largest <= self._max_terms[name]:
             self._finite = False
             return
         if largest == 0.0:
             return
-        index = self._bins.find_bin(largest)
+        index = bins.find_bin(largest)
         total = self._raise_bin(name, index)
         if index == total.index:
-            self._add_parts(terms, index, parts, total.high[across])
+            self._add_parts(terms, bins.compute_rounding_constant(index), parts, total.high[across])
             # What is left of each term goes to the next lower bin.
             terms -= parts
         if index >= total.index - 1:
-            self._add_parts(terms, total.index - 1, parts, total.low[across])
+            constant = bins.compute_rounding_constant(total.index - 1)
+            self._add_parts(terms, constant, parts, total.low[across])
 
-    def _add_parts(self, terms: Any, index: int, parts: Any, total: Any) -> None:
+    def _add_parts(self, terms: Any, constant: float, parts: Any, total: Any) -> None:
         """Round terms to multiples of u_i, into ``parts``, and add their rows to ``total``."""
-        constant = self._bins.compute_rounding_constant(index)
         self._library.add(terms, constant, out=parts)
         parts -= constant
         total += parts[0] if len(parts) == 1 else parts.sum(0)
@@ -311,6 +356,8 @@ class ExactAccumulator:
     def get_sums(self) -> dict[str, BinnedSum[Any]]:
         """Return the sums so far, by the names of the arrays with a nonzero term.
 
+        In fixed bins all arrays have a sum.
+
         Raises
         ------
         ArithmeticError
@@ -337,9 +384,6 @@ class ExactAccumulator:
             np.divide(total.high, denominator, out=total.high)
             step[name] = total.high.reshape(shape)
         return step
-
-
-UNSUMMABLE_REASON = "its update times its amount of data is too large for the sum of the round"
 
 
 def compute_weighted_sum(

@@ -42,6 +42,9 @@ class ServerState:
         C of the next round, None as long as it equals that of the first round.
     under_way : UnderWay
         The clients under way, where late updates count.
+    update_sizes : mapping of str to float
+        The size of each array in the last sum (``fixed_bins.compute_update_sizes``), from which the
+        bins of the next round follow if they are fixed before training; empty for the widest.
     """
 
     round_state: RoundState
@@ -51,6 +54,7 @@ class ServerState:
     clock: Clock = field(default_factory=Clock)
     clipping_norm: float | None = None
     under_way: UnderWay = field(default_factory=UnderWay)
+    update_sizes: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def initial(cls, rules: RuleSet, population: Population) -> Self:
@@ -105,8 +109,7 @@ class ServerState:
             )
         if self.clock != Clock():
             arrays |= _convert_clock(self.clock)
-        if self.clipping_norm is not None:
-            arrays["clipping"] = np.array(self.clipping_norm)
+        arrays |= _convert_next_inputs(self)
         if len(self.under_way):
             under_way = self.under_way.get_state()
             arrays |= {f"{UNDER_WAY}{name}": array for name, array in under_way.items()}
@@ -159,7 +162,21 @@ class ServerState:
         evaluations, clock = _read_evaluations(arrays, population), _read_clock(arrays)
         norm = float(arrays["clipping"]) if "clipping" in arrays else None
         under_way = UnderWay.from_state(arrays, UNDER_WAY)
-        return cls(rounds, optimizer, objective, evaluations, clock, norm, under_way)
+        sizes: dict[str, float] = {}
+        if "sizes" in arrays:
+            found = expect_array(np.zeros(len(model)), "sizes", arrays)
+            sizes = dict(zip(model, found.tolist(), strict=True))
+        return cls(rounds, optimizer, objective, evaluations, clock, norm, under_way, sizes)
+
+
+def _convert_next_inputs(state: ServerState) -> StateArrays:
+    """Return what the last sum decides about the next one: its clipping norm and its bins."""
+    arrays = {}
+    if state.clipping_norm is not None:
+        arrays["clipping"] = np.array(state.clipping_norm)
+    if state.update_sizes:
+        arrays["sizes"] = np.array([*state.update_sizes.values()])
+    return arrays
 
 
 def _convert_losses(reports: ClientReports) -> StateArrays:

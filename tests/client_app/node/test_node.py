@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from client_app.app import get_node
 from client_app.data.base import PooledSplit, Split
 from client_app.data.synth import SynthData
-from client_app.node.clipping import ClippingMod
 from client_app.node.node import Node, compute_hosted_clients, resolve_device
 from conf import SettingsError, compose_settings
 
@@ -86,8 +85,7 @@ def make_node(overrides: str = "") -> Node:
     [
         ("", []),
         ("strategy=average_all privacy=dp_fixed_server", []),
-        ("strategy=average_all privacy=dp_fixed_client", [ClippingMod]),
-        ("strategy=average_all privacy=dp_adaptive_client", [ClippingMod]),
+        ("strategy=average_all privacy=dp_fixed_client", []),
         ("availability=bernoulli", [AvailabilityMod]),
         ("strategy=fedavg response_time=lognormal engine.round_timeout=9", [ResponseTimeMod]),
     ],
@@ -95,6 +93,20 @@ def make_node(overrides: str = "") -> Node:
 def test_settings_determine_the_mods(overrides: str, mods: list[type]) -> None:
     """A train message passes through the mods that the settings require, and no others."""
     assert [type(mod) for mod in make_node(overrides).get_mods(range(5))] == mods
+
+
+@pytest.mark.parametrize(
+    ("privacy", "clips"),
+    [
+        ("none", False),
+        ("dp_fixed_server", False),
+        ("dp_fixed_client", True),
+        ("dp_adaptive_client", True),
+    ],
+)
+def test_settings_say_if_clients_clip(privacy: str, clips: bool) -> None:
+    """The server clips in any case."""
+    assert make_node(f"strategy=average_all privacy={privacy}").clips_updates is clips
 
 
 def test_clients_are_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The weighted sum of updates, against NumPy."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,23 @@ from fedquorum.server.exact_sum import (
     ExactAccumulator,
     ExponentBins,
     NumPyBackend,
+    SumBins,
 )
+from fedquorum.server.fixed_bins import OUTSIDE_PAIR_REASON, choose_fixed_bins
 from numpy.typing import NDArray
 
 from client_app.training.update_sum import PyTorch, UpdateSum
 
 CPU = torch.device("cpu")
+
+
+def make_bins(
+    start: Mapping[str, NDArray[Any]], terms: int, factor: float, size: float = 1.0, *, fixed: bool
+) -> SumBins:
+    """Return the bins of a sum, fixed for updates of about this size or dynamic."""
+    if fixed:
+        return choose_fixed_bins(start, terms, factor, dict.fromkeys(start, size))
+    return ExponentBins.for_num_terms(terms)
 
 
 def test_sum_of_weighted_differences() -> None:
@@ -75,8 +87,9 @@ def test_a_node_of_which_no_update_can_be_used() -> None:
     assert total.get_sums() == {}
 
 
+@pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize("size", [1e-30, 0.01, 30.0, 1e9])
-def test_the_bits_are_those_of_the_server(size: float) -> None:
+def test_the_bits_are_those_of_the_server(size: float, fixed: bool) -> None:
     """A node's sum, in any groups, equals the server's sum of the single models."""
     rng = np.random.default_rng(1)
     start = {
@@ -86,7 +99,7 @@ def test_the_bits_are_those_of_the_server(size: float) -> None:
     models = [
         (x + size * rng.standard_normal((7, *x.shape))).astype(np.float32) for x in start.values()
     ]
-    factors, bins = rng.uniform(0.5, 900, 7).tolist(), ExponentBins.for_num_terms(7)
+    factors, bins = rng.uniform(0.5, 900, 7).tolist(), make_bins(start, 7, 900.0, size, fixed=fixed)
     single = ExactAccumulator(start, bins)
     for k in rng.permutation(7).tolist():
         single.add_model(factors[k], {n: m[k] for n, m in zip(start, models, strict=True)})
@@ -106,8 +119,9 @@ def test_the_bits_are_those_of_the_server(size: float) -> None:
         assert expected[name].tobytes() == found[name].tobytes()
 
 
+@pytest.mark.parametrize("fixed", [False, True])
 @pytest.mark.parametrize("scale", [1.0, 1e-60, 1e60])
-def test_pytorch_adds_the_same_bits_of_the_same_factors(scale: float) -> None:
+def test_pytorch_adds_the_same_bits_of_the_same_factors(scale: float, fixed: bool) -> None:
     """On a GPU the factors are float64 too, which no float32 holds."""
     rng = np.random.default_rng(3)
     start = {"a": rng.standard_normal((4, 3)).astype(np.float32), "n": np.array([True, False])}
@@ -115,7 +129,7 @@ def test_pytorch_adds_the_same_bits_of_the_same_factors(scale: float) -> None:
         torch.from_numpy(start["a"] + rng.standard_normal((3, 4, 3)).astype(np.float32)),
         torch.tensor([[False, False], [True, True], [True, False]]),
     ]
-    factors, bins = [scale / 3, 0.1 * scale, 0.7 * scale], ExponentBins.for_num_terms(3)
+    factors, bins = [scale / 3, 0.1 * scale, 0.7 * scale], make_bins(start, 3, scale, fixed=fixed)
     found = []
     for library in (None, PyTorch(CPU)):
         total = UpdateSum(start, CPU, bins, library)
@@ -145,6 +159,20 @@ def test_blocks_of_any_size_give_the_same_bits(size: int, monkeypatch: pytest.Mo
         other = found.get_sums()[name]
         assert (one.index, one.high.tobytes()) == (other.index, other.high.tobytes())
         assert one.low.tobytes() == other.low.tobytes()
+
+
+def test_a_term_beyond_fixed_bins_is_left_out_by_its_node() -> None:
+    """With a reason of its own; terms at the limit count."""
+    bins = choose_fixed_bins(["w", "b"], 4, 1.0, {"w": 1.0, "b": 2.0**-20})
+    limit = bins.for_array("b").max_term
+    total = UpdateSum({"w": np.zeros(2), "b": np.zeros(1)}, CPU, bins)
+    w = torch.tensor([[1.0, 1.0], [2.0, 2.0], [4.0, 4.0]], dtype=torch.float64)
+    b = torch.tensor([[limit], [2 * limit], [-limit]], dtype=torch.float64)
+    assert total.add([w, b], [1.0, 1.0, 1.0]) == [None, OUTSIDE_PAIR_REASON, None]
+    assert total.add([w, b], [2.0, 0.5, 0.0]) == [OUTSIDE_PAIR_REASON, None, None]
+    sums = total.get_sums()
+    assert (sums["w"].high + sums["w"].low).tolist() == [6.0, 6.0]
+    assert (sums["b"].high + sums["b"].low).tolist() == [limit]
 
 
 def test_an_update_that_does_not_fit_is_left_out_by_its_node() -> None:

@@ -40,6 +40,7 @@ from fedquorum.flower.codec import (
     decode_selected_clients,
     decode_standard_train_reply,
     decode_start_models,
+    decode_sum_bins,
     decode_train_reply,
     decode_train_request,
     drop_metrics,
@@ -62,6 +63,8 @@ from fedquorum.flower.codec import (
 )
 from fedquorum.flower.codec.arrays import check_names
 from fedquorum.rules.types import KnownWeights, Objective, RoundPlan
+from fedquorum.server.exact_sum import ExponentBins, compute_bin_width
+from fedquorum.server.fixed_bins import FixedBins
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 
@@ -632,6 +635,58 @@ def test_statuses_and_reasons_stand_beside_missing_numbers(count: int) -> None:
     seconds = [result.seconds for result in found]
     assert seconds == [9.0, *(k if k % 2 else k / 2 for k in range(count))]
     assert {type(one) for one in seconds} == {float}
+
+
+BINS = FixedBins(compute_bin_width(9), {"w": -3, "b": 40})
+
+
+@pytest.mark.parametrize("clients", [(4,), (4, 7)])
+def test_a_request_demands_a_sum_in_fixed_bins(clients: tuple[int, ...]) -> None:
+    """Of one client only if the server requires it; the bins are those of all nodes."""
+    model: NamedArrays = {"w": np.zeros(2, np.float32), "b": np.zeros(1, np.float32)}
+    request = TrainRequest(
+        1,
+        RoundPlan(clients),
+        (True,) * len(clients),
+        Objective(1.0, 0.5),
+        KnownWeights({4: 0.25}),
+        num_terms=9,
+        fixed_bins=BINS,
+    )
+    for requires_sum in (False, True):
+        asked = replace(request, requires_sum=requires_sum)
+        content = send_over_wire(encode_train_request(encode_arrays(model), asked))
+        received, tasks = decode_train_request(content, clients)
+        is_summed = requires_sum or len(clients) > 1
+        assert [task.can_be_summed for task in tasks] == [is_summed] * len(clients)
+        if is_summed:
+            assert tasks[0].compute_numerator(10.0) == 0.25
+            assert decode_sum_bins(content, received, tasks) == BINS
+        else:
+            assert content.keys() == {"arrays", "config"}
+    dynamic = replace(request, requires_sum=True, fixed_bins=None)
+    content = send_over_wire(encode_train_request(encode_arrays(model), dynamic))
+    received, tasks = decode_train_request(content, clients)
+    assert decode_sum_bins(content, received, tasks) == ExponentBins.for_num_terms(9)
+
+
+@pytest.mark.parametrize(
+    ("record", "problem"),
+    [
+        ({}, "a whole number for each of the model's 2 arrays"),
+        ({"exponents": [1]}, "a whole number for each of the model's 2 arrays"),
+        ({"exponents": [1.0, 2.0]}, "a whole number for each of the model's 2 arrays"),
+        ({"exponents": 3}, "a whole number for each of the model's 2 arrays"),
+        ({"exponents": [0, 2**40]}, "no exponent of float64"),
+        ({"exponents": [0, -1030]}, "no exponent of float64"),
+    ],
+)
+def test_a_node_refuses_bins_that_cannot_be(record: dict[str, Any], problem: str) -> None:
+    """Before it trains for nothing."""
+    content = RecordDict({"weighted-sum-bins": ConfigRecord(record)})
+    model: NamedArrays = {"w": np.zeros(2), "b": np.zeros(1)}
+    with pytest.raises(ProtocolError, match=problem):
+        decode_sum_bins(content, model, [TrainTask(0, 1, num_terms=9)])
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

@@ -7,28 +7,53 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum import MIFA, FedALIGN, FedAU, FedAvg, FedVarp, QFedAvg, Robustness
-from fedquorum.errors import RunError
-from fedquorum.flower.codec import NamedArrays, decode_arrays, encode_arrays
+from fedquorum import (
+    MIFA,
+    FedALIGN,
+    FedAU,
+    FedAvg,
+    FedVarp,
+    NativeProtocol,
+    QFedAvg,
+    Robustness,
+    StandardProtocol,
+)
+from fedquorum.errors import ParameterError, RunError
+from fedquorum.flower.codec import (
+    NamedArrays,
+    Status,
+    TrainResult,
+    TrainTask,
+    decode_arrays,
+    encode_arrays,
+)
+from fedquorum.flower.round import find_max_factor
 from fedquorum.flower.strategies import DropInStrategy
 from fedquorum.flower.strategy import ComposedStrategy
 from fedquorum.rules.composition import RuleSet
+from fedquorum.rules.round import RoundState
 from fedquorum.rules.selection import AllClients
+from fedquorum.rules.staleness import LateUpdates
 from fedquorum.rules.types import (
     AggregationWeights,
+    ClientReports,
     ClientUpdates,
     FloatArray,
+    KnownWeights,
     Population,
     RoundPlan,
 )
 from fedquorum.rules.weighting import AverageParticipating
+from fedquorum.server.privacy import GaussianMechanism
 from fedquorum.server.scratch import ReplyStore
+from fedquorum.server.state import ServerState
 from flwr.app import Message
 
 from server_app.engines.in_process import InProcessGrid
 from tests.builders_flower import (
     MODEL,
     ScriptedGrid,
+    build_named_strategy,
     make_grid,
     make_scripted_app,
     make_standard_app,
@@ -191,3 +216,79 @@ def test_only_usable_updates_go_to_files(monkeypatch: pytest.MonkeyPatch) -> Non
     strategy = MIFA(reply_memory=0)
     assert train_round(strategy, make_grid(app, 4)) is not None
     assert len(kept) == 3
+
+
+# --- required sums ---------------------------------------------------------------------------
+
+
+def test_a_required_sum_replaces_every_model() -> None:
+    """A node that sends models although the server requires their sum is rejected, and named."""
+
+    def fit(client: int, task: TrainTask, arrays: NamedArrays) -> TrainResult:
+        if client == 2:
+            return TrainResult(2, Status.FAILED, reason="no memory")
+        assert task.can_be_summed
+        return make_train_result(client, 1.0)
+
+    strategy = build_named_strategy(
+        "fedau", 3, communication=NativeProtocol(requires_sums=True), cutoff=50
+    )
+    model, report = run_first_round(strategy, make_grid(make_scripted_app(3, fit), 3))
+    assert model is None
+    assert [(d.client, d.status, d.reason) for d in report.decisions] == [
+        (0, "rejected", "its node did not send the weighted sum that the server requires"),
+        (1, "rejected", "its node did not send the weighted sum that the server requires"),
+        (2, "failed", "no memory"),
+    ]
+
+
+SERVER_CLIPS = GaussianMechanism(1.0, 1.0)
+UNSEEN = "the server cannot clip an update that it does not see"
+
+
+@pytest.mark.parametrize(
+    ("options", "setting", "reason"),
+    [
+        ({"virtual_clock": True}, "response times", "simulated time decides after training"),
+        ({"late_updates": LateUpdates()}, "late_replies=count", "staleness decides after training"),
+        ({"robustness": Robustness(max_weight=0.1)}, "max_weight", "changes it after training"),
+        ({"robustness": Robustness(clip_norm=0.1)}, "clip_norm", UNSEEN),
+        ({"privacy": SERVER_CLIPS}, "privacy without clients_clip", UNSEEN),
+        ({"partial_aggregation": False}, "partial_aggregation=False", "the model of each client"),
+    ],
+)
+@pytest.mark.parametrize("name", ["requires_sums", "fixed_bins"])
+def test_what_needs_single_updates_is_refused_with_sums(
+    options: dict[str, Any], setting: str, reason: str, name: str
+) -> None:
+    """Fixed bins alone need only the weights before training: the server sees every update."""
+    needs_weights = setting in ("response times", "late_replies=count", "max_weight")
+    if name == "fixed_bins" and not needs_weights:
+        NativeProtocol(fixed_bins=True, **options)
+        return
+    with pytest.raises(ParameterError) as caught:
+        NativeProtocol(**{name: True, **options})
+    assert caught.value.parameter == name
+    assert caught.value.allowed == f"False with {setting}"
+    assert reason in caught.value.reason
+
+
+def test_rules_that_need_single_updates_are_refused_with_sums() -> None:
+    """When the strategy is built, with the rule's reason."""
+    for name in ("requires_sums", "fixed_bins"):
+        switch: dict[str, Any] = {name: True}
+        protocol = NativeProtocol(**switch)
+        with pytest.raises(ParameterError, match=f"{name} must be False .*losses of single"):
+            build_named_strategy("qfedavg", 3, communication=protocol)
+    with pytest.raises(ParameterError, match="requires_sums must be False with StandardProtocol"):
+        StandardProtocol(requires_sums=True)
+
+
+def test_the_largest_factor_of_a_round() -> None:
+    """The largest a_k of the plan; a client with unknown data counts as the one with the most."""
+    state = ServerState(RoundState(None, reports=ClientReports({0: 5.0, 1: 7.0, 3: 900.0})))
+    plan = RoundPlan((0, 1, 2))
+    proportions = {0: 3.0, 1: 2.0, 2: 0.5, 3: 100.0}
+    assert find_max_factor(plan, KnownWeights(proportions), state) == 3.0
+    assert find_max_factor(plan, KnownWeights(proportions, by_data=True), state) == 450.0
+    assert find_max_factor(RoundPlan(()), KnownWeights(), state) == 1.0

@@ -1,5 +1,7 @@
 """The results of one exchange, sorted by client."""
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from fedquorum.flower.validation import ExpectedReply, Limits, find_origin_probl
 from fedquorum.flower.waiting_grid import Arrival, WaitingGrid
 from fedquorum.rules.types import KnownWeights, Population
 from fedquorum.server.exact_sum import BinnedSum, ExponentBins
+from fedquorum.server.fixed_bins import choose_fixed_bins
 from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
@@ -287,6 +290,46 @@ def test_a_sums_bins_must_be_ones_that_terms_can_reach(
     model: NamedArrays = {"w": np.zeros(2, np.float32)}
     binned = {name: BinnedSum(index, np.zeros(2), np.zeros(2)) for name, index in sums.items()}
     assert find_sum_problem(binned, model, ExponentBins.for_num_terms(2)) == problem
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({}, None),
+        ({"b": None}, "no sums of the model's arrays b"),
+        ({"w": BinnedSum(1, np.zeros(2), np.zeros(2))}, "array 'w' is in bin 1, not in [0, 0]"),
+        ({"w": BinnedSum(0, np.full(2, 2.0**60), np.zeros(2))}, "holds values up to 1.15e+18"),
+        ({"b": BinnedSum(0, np.zeros(1), np.full(1, 2.0**60))}, "holds values up to 1.15e+18"),
+    ],
+)
+def test_a_sum_in_fixed_bins_has_all_arrays(
+    changed: dict[str, BinnedSum[Any] | None], problem: str | None
+) -> None:
+    """In the one pair of each; a part has less than 2^53 multiples of its unit."""
+    model: NamedArrays = {"w": np.zeros(2, np.float32), "b": np.zeros(1, np.float32)}
+    bins = choose_fixed_bins(model, 2, 1.0, {"w": 2.0**-30, "b": 2.0**-30})
+    sums = {name: BinnedSum(0, np.zeros(len(x)), np.zeros(len(x))) for name, x in model.items()}
+    found = find_sum_problem(
+        {name: one for name, one in (sums | changed).items() if one is not None}, model, bins
+    )
+    assert found is None if problem is None else problem in (found or "")
+
+
+@pytest.mark.parametrize("bit", [None, 0.5, math.nan])
+def test_a_client_in_a_sum_says_if_it_clipped_its_update(bit: float | None) -> None:
+    """Where the clipping norm adapts, its sum does not count without."""
+    results = ReplyResults(by_client={0: make_summed_result(0), 1: make_summed_result(1)})
+    results.by_client[1] = replace(results.by_client[1], norm_bit=bit)
+    results.by_client[0] = replace(results.by_client[0], norm_bit=1.0)
+    node_sum = NodeSum({"w": BinnedSum(0, np.ones(2), np.zeros(2))}, (0, 1))
+    options: Any = {"limits": Limits(), "bins": ExponentBins.for_num_terms(2)}
+    reject_unusable_sum(node_sum, results, MODEL, KnownWeights(), **options)
+    assert results.malformed == {}
+    reject_unusable_sum(
+        node_sum, results, MODEL, KnownWeights(), needs_clip_indicator=True, **options
+    )
+    assert results.malformed.keys() == {0, 1}
+    assert "in one sum with client 1, whose norm_bit is missing" in results.malformed[0]
 
 
 def test_one_bad_client_spoils_its_sum() -> None:

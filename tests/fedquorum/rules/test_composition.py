@@ -6,8 +6,11 @@ from functools import partial
 from typing import Any
 
 import pytest
+from fedquorum.contrib import FedAWEWeighting, PowerOfChoice
 from fedquorum.errors import ParameterError
+from fedquorum.registry import NAMED_STRATEGIES, build_rules
 from fedquorum.rules.composition import RuleSet, UpdateMemoryConfig
+from fedquorum.rules.rule import RunContext
 from fedquorum.rules.schedules import ClientLRSchedule, ServerLRSchedule
 from fedquorum.rules.selection import (
     AllClients,
@@ -16,6 +19,7 @@ from fedquorum.rules.selection import (
     Sampling,
     Selection,
 )
+from fedquorum.rules.selection.base import SelectionTraits
 from fedquorum.rules.server_optimizer import SGD, Adam, Momentum, Parameters, ServerOptimizer
 from fedquorum.rules.types import (
     Admission,
@@ -38,6 +42,7 @@ from fedquorum.rules.weighting import (
     TERMWeighting,
     Weighting,
 )
+from fedquorum.rules.weighting.base import WEIGHTS_UNKNOWN, WeightingTraits
 
 from tests.builders import GATE, build_corrected_weighting
 
@@ -301,6 +306,59 @@ def test_weights_that_depend_on_reports_have_no_privacy() -> None:
             == "weights depend on the number of examples each client reports"
         )
     assert RuleSet(AllClients(), AverageAll()).dp_unsupported_reason == ""
+
+
+@pytest.mark.parametrize("name", NAMED_STRATEGIES)
+def test_the_sum_is_enough_if_the_weights_are_known_before_training(name: str) -> None:
+    """For every strategy: the reason is empty exactly where the rules say their weights."""
+    context = RunContext(
+        10, 0, dict.fromkeys(range(4), 0.5), tuple(range(4)), priority=frozenset({0, 1})
+    )
+    required = {"requirement": 1.0} if name == "maxfl" else {}
+    rules = build_rules({"name": name, **required}, {"name": "sgd"}, context)
+    population = Population.from_size(4, {0, 1})
+    plan = rules.plan_round(0, population, ClientReports())
+    known = rules.compute_known_weights(rules.weighting.init(population), plan)
+    assert (known is None) == bool(rules.sum_unsupported_reason)
+    enough = ("fedau", "average_participating", "average_all", "empirical", "known_statistics")
+    if name in (*enough, "fedavg"):
+        assert rules.sum_unsupported_reason == ""
+
+
+@pytest.mark.parametrize(
+    ("rules", "reason"),
+    [
+        (
+            RuleSet(AllClients(), AverageAll(), memory=UpdateMemoryConfig()),
+            "the server stores the last update of every client",
+        ),
+        (RuleSet(AllClients(), TERMWeighting()), "follow from the losses of single clients"),
+        (RuleSet(AllClients(), FedMGDAWeighting()), "follow from the updates of single clients"),
+        (RuleSet(EpsilonGate(10), AverageParticipating()), "the gate admits each update by"),
+        (
+            RuleSet(PowerOfChoice(), AverageAll()),
+            "the losses of single clients decide which are selected",
+        ),
+        (RuleSet(PriorityOnly(), AverageAll()), "decides after training which updates it admits"),
+        (RuleSet(AllClients(), FedAWEWeighting()), "start from models of different rounds"),
+        (
+            RuleSet(AllClients(Sampling(priority_samples=2)), DataFraction()),
+            "drawn with replacement count by their draws",
+        ),
+    ],
+)
+def test_why_the_sum_of_the_updates_is_not_enough(rules: RuleSet, reason: str) -> None:
+    """The reason names what the server must see of a single client."""
+    assert reason in rules.sum_unsupported_reason
+
+
+def test_a_rule_declares_that_sums_are_enough() -> None:
+    """A custom rule that declares nothing needs more."""
+    traits = replace(AverageAll.traits, sum_unsupported_reason=WEIGHTS_UNKNOWN)
+    undeclared = type("Undeclared", (AverageAll,), {"traits": traits})
+    assert RuleSet(AllClients(), undeclared()).sum_unsupported_reason == WEIGHTS_UNKNOWN
+    assert WeightingTraits("1").sum_unsupported_reason == WEIGHTS_UNKNOWN
+    assert SelectionTraits().sum_unsupported_reason
 
 
 def test_a_memory_has_no_bound() -> None:

@@ -41,6 +41,7 @@ FULL = ServerState(
     {0: make_evaluation(0, 1.0), 2: make_evaluation(2, 0.25)},
     Clock(12.5, (PendingReply(3, 1, 10.0, 4.0), PendingReply(4, 2, 11.0, 2.5))),
     0.125,
+    update_sizes={"w": 0.75},
 )
 """A state with every optional part, including some that these rules do not use."""
 
@@ -60,7 +61,7 @@ def test_a_state_is_restored_unchanged(state: ServerState) -> None:
     """Everything for the next round: pending replies, evaluations, and reports."""
     arrays = to_arrays(state)
     restored = restore(arrays)
-    for name in ("objective", "last_evaluations", "clock", "clipping_norm"):
+    for name in ("objective", "last_evaluations", "clock", "clipping_norm", "update_sizes"):
         assert getattr(restored, name) == getattr(state, name)
     assert restored.round_state.reports == state.round_state.reports
     assert (restored.optimizer is None) == (state.optimizer is None)

@@ -26,13 +26,14 @@ from fedquorum.flower.codec import (
     encode_train_reply,
 )
 from fedquorum.flower.protocol import StandardProtocol
-from fedquorum.flower.round import get_streaming_weights
+from fedquorum.flower.round import start_round
 from fedquorum.records.reader import load_run
 from fedquorum.report.seed_groups import group_runs
 from fedquorum.report.tables import build_privacy_table
 from fedquorum.rules.description import Goal
 from fedquorum.rules.types import ClientReports
 from fedquorum.server.privacy import GaussianMechanism
+from fedquorum.server.state import ServerState
 from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideAdaptiveClipping, FedAvg
 from rich.console import Console
@@ -558,18 +559,28 @@ BOUND = {"fedau": " strategy.cutoff=50", "empirical": " strategy.max_weight=8"}
 
 @pytest.mark.parametrize("strategy", sorted(SHARES))
 def test_supported_rules_bound_the_coefficient_of_a_client(strategy: str) -> None:
-    """The largest coefficient is known, and each update is sent separately."""
+    """The largest coefficient is known; updates are sent separately and added as they arrive."""
     overrides = f"strategy={strategy} privacy=dp_fixed_server{BOUND.get(strategy, '')}"
     composed = compose_settings("custom", overrides)
     bounded = build_strategy(
         composed, Population.from_size(20, {0}), ParticipationRates(np.ones(20))
     )
     assert bounded.rules.compute_max_share(20) == SHARES[strategy]
-    partial = bounded.communication.partial_aggregation
-    assert partial  # as without privacy, but no round is aggregated at the nodes
+    assert bounded.communication.partial_aggregation  # as without privacy
     plan = bounded.rules.plan_round(0, bounded.population, ClientReports())
-    weighting = bounded.rules.weighting.init(bounded.population)
-    assert get_streaming_weights(bounded.rules, bounded.communication, weighting, plan) is None
+    context = start_round(
+        1,
+        plan,
+        START,
+        {1: plan.clients},
+        bounded.communication,
+        rules=bounded.rules,
+        state=ServerState.initial(bounded.rules, bounded.population),
+        memory=None,
+        population=bounded.population,
+    )
+    assert context.known_weights is not None
+    assert not context.nodes_aggregate
 
 
 def test_rates_that_change_with_time_have_no_bound() -> None:

@@ -31,7 +31,12 @@ Train
     width of the sum's bins follows from it. ``weighted-sum`` has the sums of the parts of terms in
     the upper bin of each array, ``weighted-sum-low`` those in the bin below, and
     ``weighted-sum-bins`` {bins: list} the indices of these bins (``fedquorum.server.exact_sum``).
-    Arrays whose terms are all 0 are left out. With ``clipping_norm`` in the request clients clip
+    Arrays whose terms are all 0 are left out. A node of one client gets a ``proportion`` only if
+    the server requires its sum, which takes four times the bytes of a model in float32. With
+    ``weighted-sum-bins`` {exponents: list} in the request the unit of each array's upper bin is
+    2^exponent, every index of a bin in the reply is 0, no array is left out, and a client with a
+    term beyond its bin is, with status REJECTED (``fedquorum.server.fixed_bins``). With
+    ``clipping_norm`` in the request clients clip
     their updates; ``norm_bit`` in the metrics is 1 for a client whose update was longer. If clients
     start from past models, a node whose clients share one gets it as ``arrays``. Otherwise it gets
     each distinct model once, as ``start-model-0``, ``start-model-1``, ... instead of ``arrays``,
@@ -77,6 +82,7 @@ from .requests import (
     decode_evaluate_request,
     decode_selected_clients,
     decode_start_models,
+    decode_sum_bins,
     decode_train_request,
     encode_evaluate_request,
     encode_inquiry,
@@ -169,6 +175,7 @@ __all__ = [
     "decode_standard_evaluate_reply",
     "decode_standard_train_reply",
     "decode_start_models",
+    "decode_sum_bins",
     "decode_train_reply",
     "decode_train_request",
     "drop_arrays",

@@ -7,7 +7,7 @@ METRICS = "metrics"
 FAILURES = "failures"
 SUM = "weighted-sum"
 LOW_SUM = "weighted-sum-low"
-SUM_BINS = "weighted-sum-bins"
+SUM_BINS = "weighted-sum-bins"  # of the sum in a reply, or fixed by a request
 RESPONSE_TIMES = "response-times"
 CALIBRATION = "calibration"
 SCALE = "scale"
@@ -61,6 +61,9 @@ ABSENT_PREFIX = "absent-"  # and a key: marks the clients that do not report the
 
 # Beside the sums.
 BINS = "bins"
+
+# In the record of bins that are fixed before training, in requests.
+EXPONENTS = "exponents"
 
 # Beside the response times.
 SECONDS = "seconds"

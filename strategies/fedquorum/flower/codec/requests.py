@@ -10,6 +10,8 @@ from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from ...errors import ProtocolError
 from ...rules.types import KnownWeights, Objective, RoundPlan
 from ...sanitize import abbreviate
+from ...server.exact_sum import ExponentBins, SumBins, compute_bin_width
+from ...server.fixed_bins import FixedBins
 from .arrays import NamedArrays, decode_arrays, select_records
 from .keys import (
     ARRAYS,
@@ -20,6 +22,7 @@ from .keys import (
     CONFIG,
     CRITERION,
     EPSILON,
+    EXPONENTS,
     FINETUNE_EPOCHS,
     GLOBAL_ACCURACY,
     GLOBAL_LOSS,
@@ -33,6 +36,7 @@ from .keys import (
     START_INDEX,
     START_MODEL,
     START_ROUND,
+    SUM_BINS,
     TEST_SPLIT,
     TRAIN_SPLIT,
 )
@@ -59,7 +63,8 @@ class TrainRequest:
     ``num_terms`` is the number of clients selected in the round, on all nodes. ``clipping_norm`` is
     set if clients clip their updates. ``start_models`` is set if clients start from past models
     instead of the one broadcast. ``start_rounds`` is set if the clients were asked before: each
-    trains as in that round.
+    trains as in that round. ``requires_sum`` demands the weighted sum even of one client, and
+    ``fixed_bins`` has the bins of the sum if they are fixed before training.
     """
 
     server_round: int
@@ -71,6 +76,8 @@ class TrainRequest:
     clipping_norm: float | None = None
     start_models: NodeStartModels | None = None
     start_rounds: tuple[int, ...] | None = None
+    requires_sum: bool = False
+    fixed_bins: FixedBins | None = None
 
 
 @dataclass(frozen=True)
@@ -198,17 +205,21 @@ def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDi
         config |= {EPSILON: float(plan.epsilon), CRITERION: plan.criterion}
     if not plan.requests_loss:
         config[MEASURES_LOSS] = False
-    if request.known_weights is not None and len(clients) > 1:
+    records: dict[str, Any] = {}
+    if request.known_weights is not None and (len(clients) > 1 or request.requires_sum):
         config[PROPORTION] = [request.known_weights.compute_numerator(k) for k in clients]
         config[BY_DATA] = request.known_weights.by_data
         config[NUM_TERMS] = request.num_terms
+        if request.fixed_bins is not None:
+            exponents = list(request.fixed_bins.exponents.values())
+            records[SUM_BINS] = ConfigRecord({EXPONENTS: exponents})
     if request.clipping_norm is not None:
         config[CLIPPING_NORM] = float(request.clipping_norm)
     if request.start_rounds is not None:
         config[START_ROUND] = list(request.start_rounds)
     models = (arrays,) if request.start_models is None else request.start_models.models
     if request.start_models is None or len(models) == 1:
-        return RecordDict({ARRAYS: models[0], CONFIG: ConfigRecord(config)})
+        return RecordDict({ARRAYS: models[0], CONFIG: ConfigRecord(config), **records})
     # Without the usual record, an older node refuses instead of training from the wrong model.
     config[START_INDEX] = list(request.start_models.indices)
     starts = {START_MODEL.format(i): model for i, model in enumerate(models)}
@@ -250,7 +261,8 @@ def add_user_config(content: RecordDict, user_config: Mapping[str, Any]) -> None
     A user cannot set the keys of this project's protocol. In Flower's standard protocol only the
     round is reserved.
     """
-    (config,) = select_records(content, ConfigRecord).values()
+    configs = select_records(content, ConfigRecord)
+    config = configs[CONFIG] if CONFIG in configs else next(iter(configs.values()))
     ours = REQUEST_KEYS if PROTOCOL_KEY in config else {SERVER_ROUND}
     for key, value in user_config.items():
         if key not in ours:
@@ -314,6 +326,30 @@ def decode_start_models(content: RecordDict, tasks: Sequence[TrainTask]) -> dict
             raise ProtocolError(f"the record '{name}' is missing, which '{START_INDEX}' refers to")
     models = {index: decode_arrays(arrays[name]) for index, name in names.items()}
     return {task.client: models[task.start_index] for task in others}
+
+
+def decode_sum_bins(content: RecordDict, model: NamedArrays, tasks: Sequence[TrainTask]) -> SumBins:
+    """Return the bins of the sum that a train message asks for.
+
+    Raises
+    ------
+    ProtocolError
+        If fixed bins do not fit the model's arrays.
+    """
+    num_terms = tasks[0].num_terms
+    record = select_records(content, ConfigRecord).get(SUM_BINS)
+    if record is None:
+        return ExponentBins.for_num_terms(num_terms)
+    sent: Any = record.get(EXPONENTS)
+    exponents = [one for one in sent if isinstance(one, int)] if isinstance(sent, list) else []
+    if len(exponents) != len(model) or len(sent) != len(model):
+        raise ProtocolError(
+            f"'{SUM_BINS}' must have a whole number for each of the model's {len(model)} arrays"
+        )
+    bins = FixedBins(compute_bin_width(num_terms), dict(zip(model, exponents, strict=True)))
+    if not bins.is_valid:
+        raise ProtocolError(f"'{SUM_BINS}' has a number that is no exponent of float64")
+    return bins
 
 
 def decode_evaluate_request(

@@ -103,6 +103,11 @@ class TrainResult(ClientResult):
     arrays: Mapping[str, NDArray[Any]] | None = field(default=None, kw_only=True)
     seconds: float | None = field(default=None, kw_only=True)
 
+    @property
+    def has_clip_indicator(self) -> bool:
+        """Whether ``norm_bit`` is 0 or 1."""
+        return self.norm_bit in {0, 1}
+
 
 @nan_equals_nan
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ class Participation(Weighting[StateT]):
             tolerance=base.tolerance,
             dp_unsupported_reason=base.dp_unsupported_reason,
             late_unsupported_reason=base.late_unsupported_reason,
+            sum_unsupported_reason=base.sum_unsupported_reason,
             uncorrectable_reason="participation must be corrected for once",
         )
 

@@ -56,6 +56,7 @@ class AfterWarmup(WarmUpSelection):
         requests_losses=False,
         dp_unsupported_reason="",
         late_unsupported_reason="",
+        sum_unsupported_reason="",
     )
 
     num_rounds: int = injected_value(NON_NEGATIVE_INT, default=0)

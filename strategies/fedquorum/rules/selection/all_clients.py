@@ -31,6 +31,7 @@ class AllClients(Selection):
         requests_losses=False,
         dp_unsupported_reason="",
         late_unsupported_reason="",
+        sum_unsupported_reason="",
     )
 
     sampling: Sampling = field(default_factory=Sampling)

@@ -23,6 +23,9 @@ from .sampling import Sampling
 LATE_UNDECLARED = "the selection does not declare that updates of older models may count"
 """The reason for a selection that does not choose."""
 
+SUM_UNDECLARED = "the selection does not declare that it needs no loss of a single client"
+"""The reason why the sum of the updates is not enough for such a selection."""
+
 
 @dataclass(frozen=True)
 class SelectionTraits:
@@ -42,6 +45,8 @@ class SelectionTraits:
         The reason why differential privacy cannot protect a client; empty if it can.
     late_unsupported_reason : str
         The reason why updates of older models must not count; empty if they may.
+    sum_unsupported_reason : str
+        The reason why the server needs a loss or an update of a single client; empty if not.
     """
 
     has_gate: bool = False
@@ -52,6 +57,7 @@ class SelectionTraits:
         "the influence of one update has no known bound with this selection"
     )
     late_unsupported_reason: str = LATE_UNDECLARED
+    sum_unsupported_reason: str = SUM_UNDECLARED
 
 
 class Selection(Rule, ABC):

@@ -129,6 +129,7 @@ class EpsilonGate(WarmUpSelection):
             "the clients' losses and data decide which clients take part and how much they count"
         ),
         late_unsupported_reason="a loss of an older model decides nothing about this one",
+        sum_unsupported_reason="the gate admits each update by its client's loss",
     )
 
     num_rounds: int = injected_value(POSITIVE_INT)

@@ -28,7 +28,8 @@ class PriorityOnly(Selection):
     )
 
     traits = SelectionTraits(
-        late_unsupported_reason="a round draws from all free clients, also those without priority"
+        sum_unsupported_reason="",
+        late_unsupported_reason="a round draws from all free clients, also those without priority",
     )
 
     sampling: Sampling = field(default_factory=Sampling)

@@ -48,6 +48,7 @@ class AverageParticipating(Weighting[None]):
             "step"
         ),
         late_unsupported_reason="",
+        sum_unsupported_reason="",
         uncorrectable_reason=(
             "dividing by the available clients undoes a correction for absence; average_all "
             "divides by all clients"
@@ -104,6 +105,7 @@ class AverageAll(Weighting[None]):
         needs_losses=False,
         dp_unsupported_reason="",
         late_unsupported_reason="",
+        sum_unsupported_reason="",
     )
 
     def init(self, population: Population) -> None:

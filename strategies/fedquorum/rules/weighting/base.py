@@ -32,6 +32,9 @@ LATE_LOSS = "a loss of an older model decides nothing about this one"
 LATE_UNDECLARED = "the rule does not declare that updates of older models may count"
 """The reason for a rule that does not choose."""
 
+WEIGHTS_UNKNOWN = "the rule declares no weights that are known before training"
+"""The reason why the sum of the updates is not enough for a rule that does not choose."""
+
 
 @dataclass(frozen=True)
 class WeightingTraits:
@@ -67,6 +70,9 @@ class WeightingTraits:
         The reason why an update's weight has no bound; empty if it has one.
     late_unsupported_reason : str
         The reason why updates of older models must not count; empty if they may.
+    sum_unsupported_reason : str
+        The reason why the server needs more than the weighted sum of the updates; empty if
+        ``compute_known_weights`` returns weights.
     uncorrectable_reason : str
         The reason why no correction for participation fits, if ``with_fixed_denominator`` is not
         overridden.
@@ -84,6 +90,7 @@ class WeightingTraits:
     tolerance: float = 1e-9
     dp_unsupported_reason: str = "the rule declares no largest weight"
     late_unsupported_reason: str = LATE_UNDECLARED
+    sum_unsupported_reason: str = WEIGHTS_UNKNOWN
     uncorrectable_reason: str = "it weights by the updates of a round, and absent clients send none"
 
 

@@ -67,6 +67,7 @@ class DataFraction(Weighting[None]):
             "an update counts by its client's data, so one update can be nearly the whole step"
         ),
         late_unsupported_reason="",
+        sum_unsupported_reason="",
     )
 
     def with_fixed_denominator(self) -> PopulationDataFraction:

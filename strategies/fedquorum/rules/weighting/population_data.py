@@ -50,6 +50,7 @@ class PopulationDataFraction(Weighting[PopulationDataState]):
             "an update counts by its client's data, so one update can be nearly the whole step"
         ),
         late_unsupported_reason="",
+        sum_unsupported_reason="",
     )
 
     def init(self, population: Population) -> PopulationDataState:
