@@ -36,6 +36,7 @@ from fedquorum.flower.codec import (
     encode_train_reply,
     is_inquiry,
 )
+from fedquorum.flower.mods import SecureSumMod
 from fedquorum.sanitize import abbreviate
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
@@ -168,7 +169,7 @@ def handle_statistics(message: Message, context: Context) -> Message:
     return Message(content, reply_to=message)
 
 
-@app.train(mods=[_apply_run_mods])
+@app.train(mods=[_apply_run_mods, SecureSumMod()])
 def handle_train(message: Message, context: Context) -> Message:
     """Let every selected client decide whether to train, and train."""
     if is_inquiry(message.content):
@@ -266,7 +267,7 @@ def _train_into_sum(
     joined: Sequence[int],
 ) -> Message:
     """Return the reply with the weighted sum of the updates of the clients that joined."""
-    bins = decode_sum_bins(message.content, arrays, tasks)
+    bins = decode_sum_bins(message.content, arrays)
     sums: dict[int, UpdateSum] = {}  # one per thread: any grouping has the same bits
     numerators = [tasks[i].compute_numerator(results[i].num_examples or 0.0) for i in joined]
 

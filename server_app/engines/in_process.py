@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import numpy as np
 from fedquorum.errors import RunError, describe_error
+from fedquorum.flower.codec import drop_mask_state
 from fedquorum.sanitize import sanitize
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -76,10 +77,11 @@ class HostedNodes:
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
 
     def get_states(self) -> dict[str, NDArray[np.uint8]]:
-        """Return the clients' states between rounds, by node."""
+        """Return the clients' states between rounds, by node, without the secrets of masks."""
         states = {}
         for node, context in self.contexts.items():
-            content = recorddict_to_proto(context.state).SerializeToString(deterministic=True)
+            state = drop_mask_state(context.state)
+            content = recorddict_to_proto(state).SerializeToString(deterministic=True)
             states[str(node)] = np.frombuffer(content, dtype=np.uint8)
         return states
 
@@ -87,7 +89,7 @@ class HostedNodes:
         """Restore the states that ``get_states`` returned."""
         for node, content in states.items():
             proto = ProtoRecordDict.FromString(content.tobytes())
-            self.contexts[int(node)].state = recorddict_from_proto(proto)
+            self.contexts[int(node)].state = drop_mask_state(recorddict_from_proto(proto))
 
 
 def set_task_identity() -> None:

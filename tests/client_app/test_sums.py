@@ -1,109 +1,21 @@
 """Nodes of one client and of many return weighted sums, and the model has the same bits."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum import ComposedStrategy, Population
 from fedquorum.flower.codec import (
-    NamedArrays,
     count_bytes,
-    decode_arrays,
-    decode_partial_sum,
     encode_arrays,
 )
-from fedquorum.flower.protocol import NativeProtocol
 from fedquorum.rules.robustness import Robustness
 from fedquorum.server.fixed_bins import OUTSIDE_PAIR_REASON
-from fedquorum.server.privacy import AdaptiveClippingNorm, GaussianMechanism
-from flwr.app import ConfigRecord, Message, MessageType
+from flwr.app import ConfigRecord, MessageType
 
-from client_app import app as client_app
-from server_app.engines.in_process import InProcessGrid
-from tests.builders_flower import build_named_strategy, evaluate_round
+from tests.client_app.sum_runs import FIXED_NORM, NUM_CLIENTS, PRIVACY, RULES, Run
 
 pytestmark = pytest.mark.usefixtures("no_node_from_before")
-
-NUM_CLIENTS = 5
-POPULATION = Population.from_size(NUM_CLIENTS, {0, 1})
-OVERRIDES = (
-    f"data=synth data.num_clients={NUM_CLIENTS} data.num_priority=2 data.samples_per_client=20 "
-    "client.device=cpu client.local_epochs=1 seed=3"
-)
-RULES: Mapping[str, dict[str, Any]] = {
-    "fedau": {"cutoff": 50},
-    "average_participating": {},
-    "average_all": {},
-    "fedavg": {},
-    "empirical": {},
-    "known_statistics": {"rates": dict.fromkeys(range(NUM_CLIENTS), 0.7)},
-}
-FIXED_NORM = GaussianMechanism(0.0, 0.05, clients_clip=True)
-ADAPTIVE_NORM = GaussianMechanism(0.0, 0.05, AdaptiveClippingNorm(), clients_clip=True)
-PRIVACY = {"dp_fixed_client": FIXED_NORM, "dp_adaptive_client": ADAPTIVE_NORM}
-
-
-class Run:
-    """A run of some rounds in this process.
-
-    Attributes
-    ----------
-    strategy : ComposedStrategy
-    model : dict of array
-    replies : list of Message
-        The replies to all train messages.
-    """
-
-    def __init__(
-        self,
-        nodes: int,
-        name: str = "fedau",
-        overrides: str = "",
-        rounds: int = 2,
-        start: float = 0.0,
-        **communication: Any,
-    ) -> None:
-        self.strategy: ComposedStrategy = build_named_strategy(
-            name, POPULATION, communication=NativeProtocol(**communication), **RULES[name]
-        )
-        config = {"experiment": "custom", "overrides": f"{OVERRIDES} {overrides}"}
-        self.grid = InProcessGrid(client_app.app, config, nodes)
-        self.replies: list[Message] = []
-        self.model: NamedArrays = {
-            "linear.weight": np.full((10, 60), start, np.float32),
-            "linear.bias": np.zeros(10, np.float32),
-        }
-        if self.strategy.needs_initial_evaluation:
-            messages = self.strategy.configure_initial(encode_arrays(self.model), self.grid)
-            self.strategy.aggregate_initial(self.grid.send_and_receive(messages))
-        for server_round in range(1, rounds + 1):
-            self.play(server_round)
-
-    def play(self, server_round: int) -> None:
-        """Play one more round."""
-        arrays = encode_arrays(self.model)
-        messages = self.strategy.configure_train(server_round, arrays, ConfigRecord(), self.grid)
-        replies = list(self.grid.send_and_receive(messages))
-        self.replies += replies
-        combined, _ = self.strategy.aggregate_train(server_round, replies)
-        if combined is not None:
-            self.model = decode_arrays(combined)
-            evaluate_round(self.strategy, self.grid, server_round, combined)
-
-    @property
-    def bits(self) -> dict[str, bytes]:
-        """The bits of the model."""
-        return {name: array.tobytes() for name, array in self.model.items()}
-
-    @property
-    def count_of_sums(self) -> int:
-        """The number of replies with a weighted sum; no other reply has a client's model."""
-        sums = [decode_partial_sum(reply.content) is not None for reply in self.replies]
-        for reply, is_sum in zip(self.replies, sums, strict=True):
-            assert is_sum is ("arrays" not in reply.content)
-        return sum(sums)
 
 
 @pytest.mark.parametrize("name", RULES)

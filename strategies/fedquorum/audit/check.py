@@ -38,7 +38,7 @@ from ..records.round_record import (
 )
 from ..rules.composition import RuleSet
 from ..rules.decisions import STATUSES
-from ..rules.round import NOT_FINITE, NOT_SOLVED, WEIGHT_EXCEEDS_BOUND, compute_divergence
+from ..rules.round import REJECTION_REASONS, compute_divergence
 from ..rules.selection.base import samples_objective, select_objective_clients
 from ..rules.types import PerClient
 from ..rules.weighting.base import find_contradictions
@@ -558,7 +558,7 @@ def _list_unverifiable(
 def _list_refusals(run: Run) -> Iterator[str]:
     """Yield the reasons of refused rounds, which only the server's record states."""
     counts = Counter(record.refused for record in run.rounds)
-    for reason in (NOT_FINITE, NOT_SOLVED, WEIGHT_EXCEEDS_BOUND):
+    for reason in REJECTION_REASONS:
         if counts[reason]:
             yield (
                 f"that {reason} ({counts[reason]} times), for which the server refused the round: "

@@ -1,28 +1,59 @@
-"""Simulate unavailable and slow clients in any ClientApp, by Flower mods."""
+"""Flower mods for any ClientApp: simulate unavailable and slow clients, and mask sums."""
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import ConfigRecord, Context, Message, MessageType
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
 from ..client.availability.processes import AvailabilityProcess, ProcessState, compute_process_state
 from ..client.latency import LatencyModel
+from ..errors import ProtocolError
+from ..sanitize import MAX_REASON_LENGTH, sanitize
+from ..server.fixed_bins import FixedBins
 from .codec import (
     CLIENT_ID,
     Status,
     TrainResult,
     add_response_times,
     add_unavailable,
+    decode_listed_clients,
+    decode_partial_sum,
     decode_selected_clients,
+    decode_sum_bins,
+    decode_train_reply,
+    drop_sum,
     encode_train_reply,
     filter_clients,
+    find_round,
+    is_inquiry,
+    view_model,
     was_asked_before,
 )
+from .codec.keys import MASK_KEYS, MASK_SHARES, MASKED_SUM
+from .codec.secure import (
+    Records,
+    decode_share_request,
+    decode_state,
+    decode_unmask_request,
+    decode_vector_request,
+    encode_keys,
+    encode_masked_vector,
+    encode_shares,
+    encode_state,
+    encode_unmask_shares,
+    encode_used_state,
+    find_step,
+    is_masked_round,
+)
+from .secure.errors import ProtocolViolationError
+from .secure.keys import RoundId
+from .secure.node import NodeState, make_keys, make_shares, mask_vector, unmask
+from .validation import find_sum_problem
 
-__all__ = ["AvailabilityMod", "NodeAvailability"]
+__all__ = ["AvailabilityMod", "NodeAvailability", "SecureSumMod"]
 
 STATE_RECORD = "availability"
 
@@ -206,3 +237,103 @@ class ResponseTimeMod:
             by_client = dict(zip(selected, times, strict=True))
             reply.content = add_response_times(reply.content, by_client)
         return reply
+
+
+NO_MASK_STATE = "it has no secrets of this round's masks: it was restarted, or has answered already"
+IN_THE_CLEAR = "this round has masks, and the request would have its update without any"
+NO_SUM = "its ClientApp returned no weighted sum of its updates"
+
+
+@dataclass(frozen=True)
+class SecureSumMod:
+    """Mask the weighted sum of a node's updates, so that the server learns the sum of all nodes.
+
+    A round has four train messages, each with a record by which the mod knows it. The mod answers
+    the first, second and fourth one itself. For the third it calls the ClientApp, and replaces the
+    sum in the reply by a masked one. It must be the last of the mods, next to the app.
+
+    If anything is wrong the clients fail with the reason, and no update leaves the node: not in the
+    clear, and not after a request without masks in a round that has them.
+
+    The secrets of a round are in ``context.state``, because another process may handle the next
+    message. They are deleted with the last answer, with a failure, or when keys are asked for anew.
+    """
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        """Answer one message."""
+        if not is_train_message(message):
+            return call_next(message, context)
+        step = find_step(message.content)
+        if step is None and not _was_masked(message, context):
+            return call_next(message, context)
+        server_round, clients = decode_listed_clients(message.content)
+        round_id = RoundId(str(context.run_id), server_round)
+        try:
+            if step == MASKED_SUM:
+                return self._train(message, context, call_next, round_id)
+            answer = self._answer(step, message, context, round_id)
+        except (ProtocolError, ProtocolViolationError) as error:
+            reason = sanitize(error, MAX_REASON_LENGTH)
+            failures = [TrainResult(k, Status.FAILED, reason=reason) for k in clients]
+            return Message(encode_train_reply(failures), reply_to=message)
+        done = encode_train_reply([TrainResult(k, Status.DONE) for k in clients])
+        return Message(RecordDict({**done, **answer}), reply_to=message)
+
+    def _answer(
+        self, step: str | None, message: Message, context: Context, round_id: RoundId
+    ) -> Records:
+        """Return the answer to a step without training, and keep the new secrets."""
+        if step is None:
+            raise ProtocolError(IN_THE_CLEAR)
+        if step == MASK_KEYS:
+            state, keys = make_keys(context.node_id, round_id)
+            context.state.update(encode_state(state))
+            return encode_keys(keys)
+        state = _take_state(context, round_id)
+        if step == MASK_SHARES:
+            state, shares = make_shares(state, decode_share_request(message.content))
+            context.state.update(encode_state(state))
+            return encode_shares(shares)
+        return encode_unmask_shares(unmask(state, decode_unmask_request(message.content)))
+
+    def _train(
+        self, message: Message, context: Context, call_next: ClientAppCallable, round_id: RoundId
+    ) -> Message:
+        """Let the ClientApp train, and mask its sum."""
+        state = _take_state(context, round_id)
+        request = decode_vector_request(message.content)
+        model = view_model(message.content)
+        bins = decode_sum_bins(message.content, model)
+        if not isinstance(bins, FixedBins):
+            raise ProtocolError("a masked sum needs bins that are fixed before training")
+        reply = call_next(message, context)
+        if reply.has_error():
+            return reply
+        content = drop_sum(reply.content)
+        if any(result.status is Status.DONE for result in decode_train_reply(content)):
+            sums = decode_partial_sum(reply.content)
+            problem = NO_SUM if sums is None else find_sum_problem(sums, model, bins)
+            if problem is not None or sums is None:  # mypy knows that both are the same
+                raise ProtocolError(problem)
+            state, masked = mask_vector(state, request, bins.to_integers(sums).reshape(-1))
+            context.state.update(encode_state(state))
+            content.update(encode_masked_vector(masked))
+        reply.content = content
+        return reply
+
+
+def _was_masked(message: Message, context: Context) -> bool:
+    """Say whether a request would have an update in the clear, in a round with masks."""
+    if is_inquiry(message.content):
+        return False
+    server_round = find_round(message.content)
+    return is_masked_round(context.state, RoundId(str(context.run_id), server_round))
+
+
+def _take_state(context: Context, round_id: RoundId) -> NodeState:
+    """Return the secrets of a round and delete them; what is left says that the round has masks."""
+    state = decode_state(context.state, context.node_id, round_id)
+    if state is None:
+        raise ProtocolError(NO_MASK_STATE)
+    context.state.update(encode_used_state(round_id))
+    return state

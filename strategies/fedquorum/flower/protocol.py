@@ -71,6 +71,7 @@ from .nodes import (
     NodeKeyRegistry,
     NodeRegistry,
 )
+from .secure.settings import SecureAggregation
 from .validation import Limits, compute_max_reply_bytes
 from .waiting_grid import is_http_grid, is_in_memory_grid, unwrap_grid
 
@@ -102,6 +103,9 @@ class NativeProtocol:
     fixed_bins : bool
         Whether the bins of the sum are fixed before training (``fedquorum.server.fixed_bins``), so
         that they tell nothing of single updates. The last bits of the model depend on it.
+    secure_aggregation : SecureAggregation, optional
+        Let every node mask its sum: the server then learns the sum over all nodes, and no other.
+        Implies ``requires_sums`` and ``fixed_bins``. Losses and counts are sent as usual.
     evaluated_clients : {"all", "priority"}
         The clients whose test splits are evaluated. With ``priority``, a non-priority client
         reports nothing about itself unless it trains.
@@ -158,6 +162,7 @@ class NativeProtocol:
     partial_aggregation: bool = True
     requires_sums: bool = False
     fixed_bins: bool = False
+    secure_aggregation: SecureAggregation | None = None
     evaluate_every: int = parameter(1, POSITIVE_INT)
     evaluate_every_seconds: float | None = parameter(None, POSITIVE)
     last_round: int | None = parameter(None, POSITIVE_INT)
@@ -208,7 +213,7 @@ class NativeProtocol:
 
     def _check_sums(self) -> None:
         """Refuse settings with which the server needs more than the sum of the updates."""
-        if not (self.requires_sums or self.fixed_bins):
+        if not self.has_fixed_bins and not self.needs_sums:
             return
         robustness, privacy = self.robustness, self.privacy
         problems = {
@@ -219,7 +224,7 @@ class NativeProtocol:
             "max_weight": robustness.max_weight is not None
             and "a bound on a weight changes it after training",
         }
-        if self.requires_sums:
+        if self.needs_sums:
             problems |= {
                 type(self).__name__: not self.is_native
                 and "a ClientApp written for Flower's own strategies sends its model",
@@ -233,14 +238,24 @@ class NativeProtocol:
             }
         for setting, reason in problems.items():
             if reason:
-                raise ParameterError(
-                    self._sum_parameter, f"False with {setting}", got=True, reason=reason
-                )
+                raise self._build_sum_error(f" with {setting}", reason)
 
-    @property
-    def _sum_parameter(self) -> str:
-        """The parameter that needs sums."""
-        return "requires_sums" if self.requires_sums else "fixed_bins"
+    def _build_sum_error(self, setting: str, reason: str) -> ParameterError:
+        """Return the error about the parameter that needs sums."""
+        if (given := self.secure_aggregation) is not None:
+            return ParameterError("secure_aggregation", f"None{setting}", given, reason)
+        name = "requires_sums" if self.requires_sums else "fixed_bins"
+        return ParameterError(name, f"False{setting}", got=True, reason=reason)
+
+    @cached_property
+    def needs_sums(self) -> bool:
+        """Whether every node must return the weighted sum of its clients' updates."""
+        return self.requires_sums or self.secure_aggregation is not None
+
+    @cached_property
+    def has_fixed_bins(self) -> bool:
+        """Whether the bins of the sum are fixed before training."""
+        return self.fixed_bins or self.secure_aggregation is not None
 
     # ``StandardProtocol`` overrides the rest, for ClientApps written for Flower's strategies.
 
@@ -252,10 +267,29 @@ class NativeProtocol:
             raise ParameterError("privacy", "None", self.privacy, rules.dp_unsupported_reason)
         if self.late_updates is not None:
             check_late_rules(rules, self.late_updates)
-        if (self.requires_sums or self.fixed_bins) and rules.sum_unsupported_reason:
-            raise ParameterError(
-                self._sum_parameter, "False", got=True, reason=rules.sum_unsupported_reason
-            )
+        if (self.needs_sums or self.has_fixed_bins) and rules.sum_unsupported_reason:
+            raise self._build_sum_error("", rules.sum_unsupported_reason)
+
+    def check_nodes(self, population: Population, registry: NodeRegistry) -> None:
+        """Refuse masks with too few nodes, once all are connected; show k and t.
+
+        Raises
+        ------
+        ParameterError
+            If no threshold fits the number of nodes, or the quorum may leave fewer.
+        """
+        if self.secure_aggregation is None:
+            return
+        clients = population.clients
+        num_nodes = len(registry.group_by_node(clients))
+        share = self.quorum.compute_share(clients, population.priority)
+        size = self.secure_aggregation.choose_size(num_nodes, share)
+        log(
+            INFO,
+            "Masks: each of %d nodes masks its sum with %d others, and %d of the %d holders of its "
+            "shares must be left at the end of a round",
+            *(num_nodes, size.num_neighbors, size.threshold, size.num_neighbors + 1),
+        )
 
     def build_node_registry(self, population: Population, rules: RuleSet) -> NodeRegistry:
         """Return the registry that finds out which node hosts which client."""

@@ -53,11 +53,21 @@ from .codec import (
     encode_arrays,
 )
 from .late import LateRound, OpenRound, SentModels
+from .masked_round import MaskedRound
 from .protocol import NativeProtocol
+from .secure.messages import MaskedVector
 from .server_memory import ServerMemory
-from .session import NO_CLIP_INDICATOR, NodeSession, ReplyResults, reject_unusable_sum
+from .session import (
+    NO_CLIP_INDICATOR,
+    NodeSession,
+    NodeSum,
+    ReplyResults,
+    find_client_problem,
+    reject_unusable_sum,
+)
 
 NO_SUM_REASON = "its node did not send the weighted sum that the server requires"
+NO_MASK_REASON = "its node did not send the masked sum that the server requires"
 
 ClientModel = tuple[int, float, Mapping[str, NDArray[Any]]]
 """A client, the weight of its update, and its model."""
@@ -98,6 +108,8 @@ class RoundContext:
         Who is under way in the round, if late updates count by the real clock.
     sent_models : SentModels, optional
         The models that these clients were sent.
+    masks : MaskedRound, optional
+        The masks of the nodes' sums.
     """
 
     server_round: int
@@ -114,6 +126,7 @@ class RoundContext:
     late: LateRound | None = None
     sent_models: SentModels | None = None
     open_late: OpenRound | None = None
+    masks: MaskedRound | None = None
 
     def can_count(self, client: int) -> bool:
         """Say whether an update of a client is young enough to count, by the real clock."""
@@ -177,7 +190,7 @@ def start_round(
         mechanism = communication.privacy.for_round(state.clipping_norm, max_weight)
     # A node cannot sum updates that the server must see one by one, to bound each. In a private
     # round the server relies on the clients' clipping only if it must not see single updates.
-    nodes_aggregate = communication.requires_sums or (
+    nodes_aggregate = communication.needs_sums or (
         known_weights is not None
         and communication.partial_aggregation
         and communication.is_native
@@ -185,7 +198,7 @@ def start_round(
         and not communication.robustness.has_bounds
     )
     bins: SumBins = ExponentBins.for_num_terms(len(plan.clients))
-    if communication.fixed_bins:
+    if communication.has_fixed_bins:
         assert known_weights is not None, "rules without known weights have passed the check"
         bins = choose_round_bins(model, plan, known_weights, state, mechanism)
     return RoundContext(
@@ -195,7 +208,7 @@ def start_round(
         clients_by_node,
         known_weights,
         nodes_aggregate,
-        communication.requires_sums,
+        communication.needs_sums,
         bins,
         needs_files,
         mechanism,
@@ -285,10 +298,18 @@ def build_train_requests(
             start_models=None
             if start_models is None
             else _select_start_models(start_models, clients, records),
-            start_rounds=None if late is None else tuple(late.start_rounds[k] for k in clients),
+            start_rounds=_list_start_rounds(context, clients),
+            masking=None if context.masks is None else context.masks.requests[node],
         )
         for node, clients in context.clients_by_node.items()
     }
+
+
+def _list_start_rounds(context: RoundContext, clients: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the rounds in which clients were asked if they take part; None if this asks them."""
+    if context.late is not None:
+        return tuple(context.late.start_rounds[k] for k in clients)
+    return None if context.masks is None else (context.server_round,) * len(clients)
 
 
 def _encode_start_models(
@@ -331,6 +352,8 @@ def receive_updates(
         results.total = ExactAccumulator(context.model, context.bins)
     needs_store = context.needs_files and not communication.needs_full_replies
     store = ReplyStore(communication.reply_memory_limit) if needs_store else None
+    if context.masks is not None:
+        results.outcomes |= context.masks.outcomes
     receiver = UpdateReceiver(context, session, results, store)
     arriving = session.read_train_replies(replies, context.server_round, context.model, results)
     for node, selected in arriving:
@@ -355,7 +378,9 @@ class UpdateReceiver:
             results.drop_arrays(selected)  # they were sent one message, of one round
             return
         node_sum = results.node_sums.get(node)
-        if node_sum is not None:
+        if node_sum is not None and context.masks is not None:
+            self._receive_masked(node, node_sum, context.masks)
+        elif node_sum is not None:
             # One unusable update spoils the sum of its node, so the sum is validated first.
             allowed = context.known_weights if context.nodes_aggregate else None
             reject_unusable_sum(
@@ -365,8 +390,7 @@ class UpdateReceiver:
                 allowed,
                 limits=self.session.limits,
                 bins=context.bins,
-                needs_clip_indicator=context.mechanism is not None
-                and context.mechanism.mechanism.needs_clip_indicator,
+                needs_clip_indicator=self._needs_clip_indicator,
             )
         summed = () if node_sum is None else node_sum.clients
         if context.requires_sums:
@@ -377,16 +401,41 @@ class UpdateReceiver:
             if client in results.by_client
         }
         if node_sum is not None:
-            if results.total is not None and any(map(numerators.get, summed)):
-                results.total.merge(node_sum.updates)
+            sums = node_sum.updates
+            counts = results.total is not None and any(map(numerators.get, summed))
+            if results.total is not None and counts and not isinstance(sums, MaskedVector):
+                results.total.merge(sums)
             results.node_sums[node] = replace(node_sum, updates={})
+
+    @property
+    def _needs_clip_indicator(self) -> bool:
+        mechanism = self.context.mechanism
+        return mechanism is not None and mechanism.mechanism.needs_clip_indicator
+
+    def _receive_masked(self, node: int, node_sum: NodeSum, masks: MaskedRound) -> None:
+        """Add a masked vector to those of the other nodes, unless one of its clients is unusable.
+
+        Its node then counts as lost: nothing can be taken out of a masked vector.
+        """
+        problem = find_client_problem(
+            node_sum,
+            self.results,
+            self.session.limits,
+            needs_clip_indicator=self._needs_clip_indicator,
+        )
+        assert isinstance(node_sum.updates, MaskedVector)
+        if problem is None and node_sum.clients:
+            problem = masks.receive_vector(node, node_sum.updates)
+        if problem is not None:
+            self.results.malformed.update(dict.fromkeys(node_sum.clients, problem))
 
     def _reject_models(self, selected: Iterable[int], summed: Collection[int]) -> None:
         """Reject the clients that trained without being in a sum."""
         for client in selected:
             result = self.results.by_client.get(client)
             if result is not None and result.status is Status.DONE and client not in summed:
-                self.results.malformed.setdefault(client, NO_SUM_REASON)
+                reason = NO_SUM_REASON if self.context.masks is None else NO_MASK_REASON
+                self.results.malformed.setdefault(client, reason)
 
     def _receive_update(self, client: int, *, in_sum: bool) -> float | None:
         """Validate a client's update and add a_k Delta_k; return a_k, None if nothing is added."""

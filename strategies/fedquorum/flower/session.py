@@ -35,6 +35,7 @@ from .codec import (
     TrainResult,
     add_user_config,
     count_bytes,
+    decode_masked_vector,
     decode_partial_sum,
     drop_arrays,
     encode_inquiry,
@@ -43,6 +44,7 @@ from .codec import (
 )
 from .nodes import NOT_CONNECTED, SET_FEDQUORUM
 from .protocol import NativeProtocol
+from .secure.messages import MaskedVector
 from .validation import (
     ExpectedReply,
     Limits,
@@ -72,9 +74,9 @@ def is_disconnection(reply: Message) -> bool:
 
 @dataclass(frozen=True)
 class NodeSum:
-    """sum_k a_k Delta_k over the clients of one node that trained."""
+    """sum_k a_k Delta_k over the clients of one node that trained, with masks or without."""
 
-    updates: PartialSums
+    updates: PartialSums | MaskedVector
     clients: tuple[int, ...]
 
 
@@ -142,7 +144,7 @@ def read_replies(
     *,
     kind: type[ResultT],
     max_bytes: Callable[[int], int],
-    read_sum: Callable[[RecordDict], PartialSums | None] | None = None,
+    read_sum: Callable[[RecordDict], PartialSums | MaskedVector | None] | None = None,
     keeps_arrays: bool = False,
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Sort the results by client as the replies arrive; yield each node that replied.
@@ -212,7 +214,7 @@ def _add_reply(
     read: Callable[[RecordDict], Sequence[ResultT]],
     kind: type[ResultT],
     *,
-    read_sum: Callable[[RecordDict], PartialSums | None] | None,
+    read_sum: Callable[[RecordDict], PartialSums | MaskedVector | None] | None,
     keeps_arrays: bool,
 ) -> None:
     """Add the results in one reply for the clients selected at its node."""
@@ -270,19 +272,32 @@ def reject_unusable_sum(
     """
     problem = (
         "a sum of updates, though none was asked for"
-        if known_weights is None
+        if known_weights is None or isinstance(node_sum.updates, MaskedVector)
         else find_sum_problem(node_sum.updates, model, bins)
     )
+    problem = problem or find_client_problem(
+        node_sum, results, limits, needs_clip_indicator=needs_clip_indicator
+    )
+    if problem is not None:
+        results.malformed.update(dict.fromkeys(node_sum.clients, problem))
+
+
+def find_client_problem(
+    node_sum: NodeSum,
+    results: ReplyResults[TrainResult],
+    limits: Limits,
+    *,
+    needs_clip_indicator: bool,
+) -> str | None:
+    """Return why a sum cannot be used because of one of its clients, or None if it can."""
     for client in node_sum.clients:
         result = results.by_client[client]
         client_problem = results.malformed.get(client) or find_update_problem(result, None, limits)
         if needs_clip_indicator and not result.has_clip_indicator:
             client_problem = client_problem or NO_CLIP_INDICATOR
-        problem = problem or (
-            client_problem and f"in one sum with client {client}, whose {client_problem}"
-        )
-    if problem is not None:
-        results.malformed.update(dict.fromkeys(node_sum.clients, problem))
+        if client_problem:
+            return f"in one sum with client {client}, whose {client_problem}"
+    return None
 
 
 NO_CLIP_INDICATOR = f"{NORM_BIT} is missing: its update may not be clipped"
@@ -475,6 +490,9 @@ class NodeSession:
         self._grid: WaitingGrid | None = None
         self._busy_clients: frozenset[int] = frozenset()
         self._reply_counter: ReplyCounter | None = None
+        self._quorum_of: tuple[Collection[int], frozenset[int]] = ((), frozenset())
+        self._can_close: Callable[[Collection[int]], bool] | None = None
+        self._replied_nodes: set[int] = set()
         self.clients_by_node: Mapping[int, tuple[int, ...]] = {}
         self._clients_by_round: dict[int, Mapping[int, tuple[int, ...]]] = {}
         self._sent: dict[int, SentMessage] = {}  # by node, where late updates count
@@ -499,6 +517,7 @@ class NodeSession:
             joined = population.with_clients(registered.tolist())
         if first:
             self.communication.check_client_ids(grid, joined, self.registry)
+            self.communication.check_nodes(joined, self.registry)
             some_have_priority = joined.required is not None or joined.non_priority_clients
             self.registry.log_hosts(joined.priority if some_have_priority else frozenset())
             self._close_registry(joined)
@@ -527,15 +546,20 @@ class NodeSession:
         message_type: str,
         server_round: int,
         user_config: ConfigRecord,
+        *,
+        group: str | None = None,
     ) -> list[Message]:
-        """Return one message for each node, with the user's config."""
+        """Return one message for each node, with the user's config.
+
+        ``group`` names an exchange that is not the only one of its type in the round.
+        """
         messages, num_bytes = {}, 0
         for node, content in contents.items():
             if user_config:
                 add_user_config(content, user_config)
             num_bytes += count_bytes(content)
-            group = f"{message_type} {server_round}"
-            messages[node] = Message(content, node, message_type, group_id=group)
+            group_id = group or f"{message_type} {server_round}"
+            messages[node] = Message(content, node, message_type, group_id=group_id)
         self.bytes_down += num_bytes
         # A grid writes a message's id into its metadata when it pushes the message.
         self._pushed[message_type] = {node: m.metadata for node, m in messages.items()}
@@ -574,6 +598,8 @@ class NodeSession:
         self._grid = grid if isinstance(grid, WaitingGrid) else None
         self._busy_clients = frozenset(busy).intersection(clients)
         self.clients_by_node = clients_by_node
+        self._quorum_of = clients, priority
+        self._can_close = None
         if self._grid is None:
             return clients_by_node
         waiting = {k for node in self._grid.busy_nodes for k in clients_by_node.pop(node, ())}
@@ -593,6 +619,25 @@ class NodeSession:
         }
         self._grid.limit_replies(limits, joins_earlier=joins_earlier)
         return clients_by_node
+
+    # --- rounds of several exchanges ---------------------------------------------------------
+
+    @property
+    def quorum_share(self) -> float:
+        """The share of the clients in the open exchange whose replies close it."""
+        return self.communication.quorum.compute_share(*self._quorum_of)
+
+    def count_replies_again(self, can_close: Callable[[Collection[int]], bool]) -> None:
+        """Let the next exchange wait for as many clients, and until their nodes are enough."""
+        if self._grid is not None and self.communication.closes_early:
+            quorum = self.communication.quorum
+            self._reply_counter = ReplyCounter(*quorum.find_required_replies(*self._quorum_of))
+        self._can_close, self._replied_nodes = can_close, set()
+
+    def note_late(self, server_round: int) -> None:
+        """Note who may still reply to the messages of training, before another exchange opens."""
+        if self._grid is not None and self._grid.closed_early:
+            self._clients_by_round[server_round] = self.clients_by_node
 
     # --- training by the real clock, where late updates count --------------------------------
 
@@ -663,7 +708,11 @@ class NodeSession:
             return False
         absent = find_unavailable_clients(arrival.message.content)
         clients = set(self.clients_by_node.get(arrival.node, ())) - absent
-        return self._reply_counter.add(clients)
+        is_enough = self._reply_counter.add(clients)
+        if self._can_close is None:
+            return is_enough
+        self._replied_nodes.add(arrival.node)
+        return is_enough and self._can_close(self._replied_nodes)
 
     def read_train_replies(
         self,
@@ -686,9 +735,15 @@ class NodeSession:
             results,
             kind=TrainResult,
             max_bytes=lambda count: communication.get_max_reply_bytes(count, model),
-            read_sum=decode_partial_sum if communication.is_native else None,
+            read_sum=self._get_sum_reader(),
             keeps_arrays=communication.needs_full_replies,
         )
+
+    def _get_sum_reader(self) -> Callable[[RecordDict], PartialSums | MaskedVector | None] | None:
+        """Return what reads the sum in a train reply, None if no node may send one."""
+        if self.communication.secure_aggregation is not None:
+            return decode_masked_vector
+        return decode_partial_sum if self.communication.is_native else None
 
     def ask_clients(
         self,

@@ -29,10 +29,11 @@ from ..records.client_names import ClientNames
 from ..records.hosts import Host
 from ..rules.composition import RuleSet
 from ..rules.decisions import ClientEvaluation, PersonalEvaluation, RoundReport
-from ..rules.round import NO_OBJECTIVE, RoundOutcomes, decide_round
+from ..rules.round import NO_OBJECTIVE, NOT_UNMASKED, RoundOutcomes, decide_round
 from ..rules.selection.base import samples_objective, select_objective_clients
 from ..rules.state_arrays import StateArrays
 from ..rules.types import ClientsUnderWay, Population, RoundPlan
+from ..server.fixed_bins import FixedBins
 from ..server.model_store import ModelStore
 from ..server.state import ServerState
 from .codec import EvaluateRequest, NamedArrays, encode_arrays, encode_objective, view_arrays
@@ -46,6 +47,7 @@ from .evaluation import (
     update_objective,
 )
 from .late import open_by_real_clock, open_late_round
+from .masked_round import MaskedRound
 from .protocol import NativeProtocol
 from .round import (
     RoundContext,
@@ -366,6 +368,12 @@ class ComposedStrategy(Strategy):
             late=late,
             sent_models=sent_models,
         )
+        if self.communication.secure_aggregation is not None:
+            # Before anybody trains: who sends no keys is sent no model.
+            seed = self.rules.selection.sampling.seed
+            masks = MaskedRound.open(session, grid, server_round, config, model=model, seed=seed)
+            clients_by_node = masks.clients_by_node
+            context = replace(context, clients_by_node=clients_by_node, masks=masks)
         node_counts = (len(clients_by_node), len(session.registry.nodes))
         log(INFO, "configure_train: Sampled %d nodes (out of %d)", *node_counts)
         contents = {
@@ -399,6 +407,11 @@ class ComposedStrategy(Strategy):
         results = receive_updates(replies, context, session)
         if context.open_late is not None:
             context = replace(context, late=context.open_late.close(session, results))
+        # With masks, the others of the sum first help to remove them.
+        problem = None
+        if context.masks is not None:
+            assert isinstance(context.bins, FixedBins)
+            problem = context.masks.unmask(results, context.model, context.bins)
         # 2. Close. Who replied too late is known only now, and must not count for any rule.
         closing = close_round(context, results, session, state, population.priority)
         outcomes = closing.outcomes
@@ -420,6 +433,8 @@ class ComposedStrategy(Strategy):
             robustness=communication.robustness,
             late=communication.late_updates,
         )
+        if problem is not None:
+            decision = decision.reject(NOT_UNMASKED, problem)
         # 4. Apply. A step that is not finite, or that privacy forbids, takes the decision back.
         applied = apply_round(
             context,

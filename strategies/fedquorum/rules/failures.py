@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from .decisions import ClientDecision
-from .round import NO_PRIORITY_UPDATE, NOT_FINITE, NOT_SOLVED
+from .round import NO_PRIORITY_UPDATE, NOT_FINITE, NOT_SOLVED, NOT_UNMASKED
 
 MAX_LISTED = 5
 """The most failures that a message lists; it counts the others."""
@@ -132,9 +132,9 @@ class FailureCounts:
         """Say whether all failures have one cause, which the next round would repeat.
 
         Numbers that diverge are one cause, wherever they show first. A solver that finds no weights
-        may find those of the next round.
+        may find those of the next round, and other nodes may be left to remove its masks.
         """
-        if any(reason.startswith(NOT_SOLVED) for reason in self.failures):
+        if any(reason.startswith((NOT_SOLVED, NOT_UNMASKED)) for reason in self.failures):
             return False
         return len(self.failures) == 1 or (
             bool(self.failures) and all(one.is_diverged for one in self.failures.values())

@@ -40,10 +40,11 @@ NO_OBJECTIVE = Objective(math.nan, math.nan)
 NOT_FINITE = "the model would not be finite"
 NOT_SOLVED = "the weights were not found"
 WEIGHT_EXCEEDS_BOUND = "an update would count for more than the noise is made for"
+NOT_UNMASKED = "the masks of the sum cannot be removed"
 
 NO_PRIORITY_UPDATE = "no priority client's update arrived, so p_k is undefined"
 
-REJECTION_REASONS = (NOT_FINITE, NOT_SOLVED, WEIGHT_EXCEEDS_BOUND)
+REJECTION_REASONS = (NOT_FINITE, NOT_SOLVED, WEIGHT_EXCEEDS_BOUND, NOT_UNMASKED)
 """Reasons to reject a whole round."""
 
 

@@ -73,6 +73,10 @@ class Quorum:
         counted_clients = preferred or clients
         return counted_clients, self.compute_size(len(counted_clients))
 
+    def compute_share(self, selected: Collection[int], priority: Collection[int]) -> float:
+        """Return the share of the selected clients whose replies are enough, in (0, 1]."""
+        return self.find_required_replies(selected, priority)[1] / max(len(selected), 1)
+
     def compute_size(self, clients: int) -> int:
         """Return the size of a quorum of ``clients`` clients."""
         if self.size is None:

@@ -661,13 +661,13 @@ def test_a_request_demands_a_sum_in_fixed_bins(clients: tuple[int, ...]) -> None
         assert [task.can_be_summed for task in tasks] == [is_summed] * len(clients)
         if is_summed:
             assert tasks[0].compute_numerator(10.0) == 0.25
-            assert decode_sum_bins(content, received, tasks) == BINS
+            assert decode_sum_bins(content, received) == BINS
         else:
             assert content.keys() == {"arrays", "config"}
     dynamic = replace(request, requires_sum=True, fixed_bins=None)
     content = send_over_wire(encode_train_request(encode_arrays(model), dynamic))
     received, tasks = decode_train_request(content, clients)
-    assert decode_sum_bins(content, received, tasks) == ExponentBins.for_num_terms(9)
+    assert decode_sum_bins(content, received) == ExponentBins.for_num_terms(9)
 
 
 @pytest.mark.parametrize(
@@ -686,7 +686,7 @@ def test_a_node_refuses_bins_that_cannot_be(record: dict[str, Any], problem: str
     content = RecordDict({"weighted-sum-bins": ConfigRecord(record)})
     model: NamedArrays = {"w": np.zeros(2), "b": np.zeros(1)}
     with pytest.raises(ProtocolError, match=problem):
-        decode_sum_bins(content, model, [TrainTask(0, 1, num_terms=9)])
+        decode_sum_bins(content, model)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

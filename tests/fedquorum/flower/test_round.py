@@ -28,10 +28,11 @@ from fedquorum.flower.codec import (
     encode_arrays,
 )
 from fedquorum.flower.round import find_max_factor
+from fedquorum.flower.secure.settings import SecureAggregation
 from fedquorum.flower.strategies import DropInStrategy
 from fedquorum.flower.strategy import ComposedStrategy
 from fedquorum.rules.composition import RuleSet
-from fedquorum.rules.round import RoundState
+from fedquorum.rules.round import NOT_UNMASKED, RoundState
 from fedquorum.rules.selection import AllClients
 from fedquorum.rules.staleness import LateUpdates
 from fedquorum.rules.types import (
@@ -45,9 +46,10 @@ from fedquorum.rules.types import (
 )
 from fedquorum.rules.weighting import AverageParticipating
 from fedquorum.server.privacy import GaussianMechanism
+from fedquorum.server.quorum import Quorum
 from fedquorum.server.scratch import ReplyStore
 from fedquorum.server.state import ServerState
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message
 
 from server_app.engines.in_process import InProcessGrid
 from tests.builders_flower import (
@@ -246,6 +248,13 @@ SERVER_CLIPS = GaussianMechanism(1.0, 1.0)
 UNSEEN = "the server cannot clip an update that it does not see"
 
 
+SUM_SWITCHES: dict[str, Any] = {
+    "requires_sums": True,
+    "fixed_bins": True,
+    "secure_aggregation": SecureAggregation(),
+}
+
+
 @pytest.mark.parametrize(
     ("options", "setting", "reason"),
     [
@@ -257,7 +266,7 @@ UNSEEN = "the server cannot clip an update that it does not see"
         ({"partial_aggregation": False}, "partial_aggregation=False", "the model of each client"),
     ],
 )
-@pytest.mark.parametrize("name", ["requires_sums", "fixed_bins"])
+@pytest.mark.parametrize("name", SUM_SWITCHES)
 def test_what_needs_single_updates_is_refused_with_sums(
     options: dict[str, Any], setting: str, reason: str, name: str
 ) -> None:
@@ -267,21 +276,63 @@ def test_what_needs_single_updates_is_refused_with_sums(
         NativeProtocol(fixed_bins=True, **options)
         return
     with pytest.raises(ParameterError) as caught:
-        NativeProtocol(**{name: True, **options})
+        NativeProtocol(**{name: SUM_SWITCHES[name], **options})
     assert caught.value.parameter == name
-    assert caught.value.allowed == f"False with {setting}"
+    off = "None" if name == "secure_aggregation" else "False"
+    assert caught.value.allowed == f"{off} with {setting}"
     assert reason in caught.value.reason
 
 
 def test_rules_that_need_single_updates_are_refused_with_sums() -> None:
     """When the strategy is built, with the rule's reason."""
-    for name in ("requires_sums", "fixed_bins"):
-        switch: dict[str, Any] = {name: True}
-        protocol = NativeProtocol(**switch)
-        with pytest.raises(ParameterError, match=f"{name} must be False .*losses of single"):
+    for name, value in SUM_SWITCHES.items():
+        protocol = NativeProtocol(**{name: value})
+        with pytest.raises(ParameterError, match=f"{name} must be .* .*losses of single"):
             build_named_strategy("qfedavg", 3, communication=protocol)
     with pytest.raises(ParameterError, match="requires_sums must be False with StandardProtocol"):
         StandardProtocol(requires_sums=True)
+    with pytest.raises(ParameterError, match="secure_aggregation must be None with StandardProto"):
+        StandardProtocol(secure_aggregation=SecureAggregation())
+
+
+def test_masks_need_three_nodes_and_a_quorum_above_the_threshold() -> None:
+    """When all clients are there, before any message; k and t are shown."""
+    population = Population.from_size(10)
+    for nodes, quorum, problem in (
+        (2, Quorum(), "secure_aggregation must be none with fewer than 3 nodes, got 2"),
+        (10, Quorum(0.5), "quorum must be at least"),
+        (10, Quorum(0.9), None),
+    ):
+        protocol = NativeProtocol(
+            secure_aggregation=SecureAggregation(colluding=0.3, dropping=0.1), quorum=quorum
+        )
+        strategy = build_named_strategy("average_all", population, communication=protocol)
+        grid = make_grid(make_scripted_app(10, shift_by_one), nodes)
+        if problem is None:
+            strategy._update_population(grid)
+            continue
+        with pytest.raises(ParameterError, match=problem):
+            strategy.configure_train(1, encode_arrays(MODEL), ConfigRecord(), grid)
+
+
+def test_a_node_without_the_mod_is_sent_no_model() -> None:
+    """Its reply to the first message has no keys; so no update of it is ever in the clear."""
+    protocol = NativeProtocol(secure_aggregation=SecureAggregation())
+    strategy = build_named_strategy("average_all", 3, communication=protocol)
+    grid = make_grid(make_scripted_app(3, shift_by_one, get_seconds=lambda *_: 1.0), 3)
+    arrays = encode_arrays(MODEL)
+    assert list(strategy.configure_train(1, arrays, ConfigRecord(), grid)) == []
+    assert strategy.aggregate_train(1, [])[0] is None
+    report = strategy.step_result.report
+    assert {(d.status, d.reason) for d in report.decisions} == {
+        ("rejected", "the record 'mask-keys' is missing")
+    }
+    assert report.rejection_reason == NOT_UNMASKED
+
+
+def shift_by_one(client: int, task: TrainTask, model: NamedArrays) -> TrainResult:
+    """Train like any client."""
+    return make_train_result(client, 1.0)
 
 
 def test_the_largest_factor_of_a_round() -> None:

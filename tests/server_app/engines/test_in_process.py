@@ -6,8 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 from fedquorum.errors import RunError
+from fedquorum.flower.codec.secure import encode_state
+from fedquorum.flower.secure.keys import RoundId
+from fedquorum.flower.secure.node import make_keys
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.serde import recorddict_to_proto
 
 from server_app.engines.in_process import InProcessGrid
 
@@ -63,6 +67,26 @@ def test_states_are_restored_and_damaged_ones_are_refused() -> None:
     for states in ({"1": garbage, "2": garbage}, {"1": garbage, "../2": garbage}):
         with pytest.raises(RunError, match="nodes' states in the checkpoint cannot be read"):
             other.restore_node_states(states)
+
+
+def test_no_checkpoint_has_the_secrets_of_masks() -> None:
+    """Neither those that a run writes, nor those that it reads."""
+    grid = InProcessGrid(make_counting_app(), {}, 2)
+    list(grid.send_and_receive([make_query(grid, 1)]))
+    before = grid.get_node_states()
+    state, _ = make_keys(1, RoundId("0", 3))
+    records = encode_state(state)
+    grid._contexts[1].state.update(records)
+    states = grid.get_node_states()
+    assert {node: one.tobytes() for node, one in states.items()} == {
+        node: one.tobytes() for node, one in before.items()
+    }
+    assert not any(state.own_secret in one.tobytes() for one in states.values())
+    assert records.keys() < grid._contexts[1].state.keys()  # the node itself still has them
+    written = recorddict_to_proto(grid._contexts[1].state).SerializeToString()
+    assert state.own_secret in written
+    grid.restore_node_states({**states, "1": np.frombuffer(written, np.uint8)})
+    assert grid._contexts[1].state.keys() == {"call 1"}
 
 
 def test_a_client_app_that_raises_becomes_an_error_reply() -> None:

@@ -43,6 +43,21 @@ Train
     and ``start-model``: list in the config has the index of each client's model. With ``asks-only``
     the message has no arrays, and its reply only ids, statuses and response times. With
     ``start-round``: list each client trains as in the round in which it was asked.
+Train, with masks (``fedquorum.flower.secure``)
+    four requests of type train, each with ``client-id`` and a record by which the node knows it.
+    The first, second and fourth one have ``asks-only`` and no arrays, the last three
+    ``start-round``. Their replies have ids and statuses, and a record of the same name. Lists have
+    an entry for each node of the list of node ids.
+    1. ``mask-keys`` {}; reply {mask-key, share-key, own-hash: bytes}.
+    2. ``mask-shares`` {threshold, masking-node: list, and mask-key, share-key, own-hash: list of
+    bytes}; reply {masking-node, sealed-shares: lists, and share-holder, mask-share-hashes,
+    own-share-hashes: lists, the node itself among the holders}.
+    3. a train request with ``weighted-sum-bins`` and ``masked-sum`` {masking-node, sealed-shares,
+    mask-share-hashes, own-share-hashes: lists}; the reply has no other arrays than ``masked-sum``,
+    one array ``values``: the sum's high parts and then its low parts as integers, with masks.
+    4. ``unmask-sum`` {surviving-node, lost-node: lists}; reply {surviving-node, own-shares,
+    lost-node, lost-shares: lists}.
+    Between them a node keeps its ``secrets`` of a run and round in ``mask-state``, never sent.
 Evaluate
     request: ``arrays`` + ``config`` {protocol, server-round, client-id: list, train-part: list,
     test-part: list}; reply: ``metrics`` as above with num-examples, loss, accuracy (training
@@ -80,6 +95,7 @@ from .requests import (
     build_train_task,
     check_query,
     decode_evaluate_request,
+    decode_listed_clients,
     decode_selected_clients,
     decode_start_models,
     decode_sum_bins,
@@ -89,8 +105,10 @@ from .requests import (
     encode_query,
     encode_train_request,
     filter_clients,
+    find_round,
     is_inquiry,
     requests_training,
+    view_model,
     was_asked_before,
 )
 from .results import (
@@ -109,6 +127,7 @@ from .results import (
     decode_partial_sum,
     decode_train_reply,
     drop_metrics,
+    drop_sum,
     encode_evaluate_reply,
     encode_hosted_clients,
     encode_objective,
@@ -117,6 +136,7 @@ from .results import (
     find_unavailable_clients,
     to_metrics,
 )
+from .secure import decode_masked_vector, drop_mask_state
 from .standard import (
     ACCURACY_KEY,
     ARRAYRECORD_KEY,
@@ -170,6 +190,8 @@ __all__ = [
     "decode_evaluate_reply",
     "decode_evaluate_request",
     "decode_hosted_clients",
+    "decode_listed_clients",
+    "decode_masked_vector",
     "decode_partial_sum",
     "decode_selected_clients",
     "decode_standard_evaluate_reply",
@@ -179,7 +201,9 @@ __all__ = [
     "decode_train_reply",
     "decode_train_request",
     "drop_arrays",
+    "drop_mask_state",
     "drop_metrics",
+    "drop_sum",
     "encode_arrays",
     "encode_evaluate_reply",
     "encode_evaluate_request",
@@ -192,6 +216,7 @@ __all__ = [
     "encode_train_reply",
     "encode_train_request",
     "filter_clients",
+    "find_round",
     "find_scale",
     "find_standard_loss_key",
     "find_unavailable_clients",
@@ -202,5 +227,6 @@ __all__ = [
     "select_records",
     "to_metrics",
     "view_arrays",
+    "view_model",
     "was_asked_before",
 ]

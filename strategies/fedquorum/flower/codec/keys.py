@@ -13,6 +13,13 @@ CALIBRATION = "calibration"
 SCALE = "scale"
 START_MODEL = "start-model-{}"  # from 0, if the clients of a node start from several
 
+# Of the four exchanges of a secure sum: in the request, by which a node knows it, and in the reply.
+MASK_KEYS = "mask-keys"
+MASK_SHARES = "mask-shares"
+MASKED_SUM = "masked-sum"
+UNMASK = "unmask-sum"
+MASK_STATE = "mask-state"  # never sent: what a node keeps between two of them
+
 # In requests and in replies.
 PROTOCOL_KEY = "protocol"
 CLIENT_ID = "client-id"
@@ -71,6 +78,25 @@ SECONDS = "seconds"
 # In the record of calibration.
 TEST_CALIBRATION = "test-calibration"
 VALIDATION_CALIBRATION = "validation-calibration"
+
+# In the records of a secure sum. Lists have an entry for each node of the list of ids.
+MASKING_NODE = "masking-node"
+MASK_KEY = "mask-key"
+SHARE_KEY = "share-key"
+OWN_HASH = "own-hash"
+THRESHOLD = "threshold"
+SEALED_SHARES = "sealed-shares"
+HOLDER = "share-holder"
+MASK_HASHES = "mask-share-hashes"
+OWN_HASHES = "own-share-hashes"
+SURVIVOR = "surviving-node"
+LOST_NODE = "lost-node"
+OWN_SHARES = "own-shares"
+LOST_SHARES = "lost-shares"
+VALUES = "values"
+RUN = "run"
+ROUND = "round"
+SECRETS = "secrets"  # of the key for common masks, of the own mask, of the key for shares
 
 TRAIN_METRICS = {
     "num_examples": NUM_EXAMPLES,

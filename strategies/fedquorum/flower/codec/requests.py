@@ -1,7 +1,7 @@
 """Encode and decode requests: a message for a node, with one task for each of its clients."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -12,7 +12,8 @@ from ...rules.types import KnownWeights, Objective, RoundPlan
 from ...sanitize import abbreviate
 from ...server.exact_sum import ExponentBins, SumBins, compute_bin_width
 from ...server.fixed_bins import FixedBins
-from .arrays import NamedArrays, decode_arrays, select_records
+from ..secure.messages import VectorRequest
+from .arrays import NamedArrays, decode_arrays, select_records, view_arrays
 from .keys import (
     ARRAYS,
     ASKS_ONLY,
@@ -40,6 +41,7 @@ from .keys import (
     TEST_SPLIT,
     TRAIN_SPLIT,
 )
+from .secure import encode_vector_request
 from .version import PROTOCOL_VERSION, check_request
 
 MISSING_OBJECTIVE = Objective(math.nan, math.nan)
@@ -64,7 +66,8 @@ class TrainRequest:
     set if clients clip their updates. ``start_models`` is set if clients start from past models
     instead of the one broadcast. ``start_rounds`` is set if the clients were asked before: each
     trains as in that round. ``requires_sum`` demands the weighted sum even of one client, and
-    ``fixed_bins`` has the bins of the sum if they are fixed before training.
+    ``fixed_bins`` has the bins of the sum if they are fixed before training. ``masking`` has the
+    shares for this node if it masks its sum.
     """
 
     server_round: int
@@ -78,6 +81,7 @@ class TrainRequest:
     start_rounds: tuple[int, ...] | None = None
     requires_sum: bool = False
     fixed_bins: FixedBins | None = None
+    masking: VectorRequest | None = None
 
 
 @dataclass(frozen=True)
@@ -213,6 +217,8 @@ def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDi
         if request.fixed_bins is not None:
             exponents = list(request.fixed_bins.exponents.values())
             records[SUM_BINS] = ConfigRecord({EXPONENTS: exponents})
+    if request.masking is not None:
+        records |= encode_vector_request(request.masking)
     if request.clipping_norm is not None:
         config[CLIPPING_NORM] = float(request.clipping_norm)
     if request.start_rounds is not None:
@@ -226,11 +232,14 @@ def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDi
     return RecordDict({**starts, CONFIG: ConfigRecord(config)})
 
 
-def encode_inquiry(server_round: int, clients: Sequence[int]) -> RecordDict:
+def encode_inquiry(
+    server_round: int, clients: Sequence[int], *, asked_before: bool = False
+) -> RecordDict:
     """Return the content of a train message that asks clients only whether they take part.
 
     It has no model: a client trains when it is asked again, as in this round. Its reply has the
-    status of each client, and its response time.
+    status of each client, and its response time. With ``asked_before`` the clients have said that
+    they take part, and the message has another purpose.
     """
     config: dict[str, Any] = {
         PROTOCOL_KEY: PROTOCOL_VERSION,
@@ -238,6 +247,8 @@ def encode_inquiry(server_round: int, clients: Sequence[int]) -> RecordDict:
         CLIENT_ID: list(clients),
         ASKS_ONLY: True,
     }
+    if asked_before:
+        config[START_ROUND] = [server_round] * len(clients)
     return RecordDict({CONFIG: ConfigRecord(config)})
 
 
@@ -280,6 +291,40 @@ def check_query(content: RecordDict) -> None:
 def is_inquiry(content: RecordDict) -> bool:
     """Say whether a train message only asks who takes part, see ``encode_inquiry``."""
     return bool(_get_config(content).get(ASKS_ONLY, False))
+
+
+def find_round(content: RecordDict) -> int:
+    """Return the round of a train request; 0 if it has none, as another app's may."""
+    server_round = _get_config(content).get(SERVER_ROUND)
+    return server_round if isinstance(server_round, int) else 0
+
+
+def view_model(content: RecordDict) -> NamedArrays:
+    """Return the model of a train request as views; its only one, if clients start from it.
+
+    Raises
+    ------
+    ProtocolError
+        If the request has none.
+    """
+    arrays = select_records(content, ArrayRecord).get(ARRAYS)
+    if arrays is None:
+        raise ProtocolError(f"a request needs the record '{ARRAYS}'")
+    return view_arrays(arrays)
+
+
+def decode_listed_clients(content: RecordDict) -> tuple[int, tuple[int, ...]]:
+    """Return the round of a train request and the clients that it lists, hosted here or not.
+
+    Raises
+    ------
+    ProtocolError
+        If the server uses another protocol, there is no round, or no list of clients.
+    """
+    listed = _get_config(content).get(CLIENT_ID)
+    if not isinstance(listed, list) or not all(isinstance(k, int) for k in listed):
+        raise ProtocolError(f"'{CLIENT_ID}' must be a list of whole numbers")
+    return decode_selected_clients(content, listed)
 
 
 def was_asked_before(content: RecordDict) -> bool:
@@ -328,15 +373,15 @@ def decode_start_models(content: RecordDict, tasks: Sequence[TrainTask]) -> dict
     return {task.client: models[task.start_index] for task in others}
 
 
-def decode_sum_bins(content: RecordDict, model: NamedArrays, tasks: Sequence[TrainTask]) -> SumBins:
-    """Return the bins of the sum that a train message asks for.
+def decode_sum_bins(content: RecordDict, model: Collection[str]) -> SumBins:
+    """Return the bins of the sum of a model's arrays that a train message asks for.
 
     Raises
     ------
     ProtocolError
         If fixed bins do not fit the model's arrays.
     """
-    num_terms = tasks[0].num_terms
+    num_terms = int(_get_config(content).get(NUM_TERMS, 1))
     record = select_records(content, ConfigRecord).get(SUM_BINS)
     if record is None:
         return ExponentBins.for_num_terms(num_terms)

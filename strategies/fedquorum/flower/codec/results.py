@@ -17,7 +17,14 @@ from ...rules.equality import nan_equals_nan
 from ...rules.types import Objective
 from ...sanitize import MAX_REASON_LENGTH, sanitize
 from ...server.exact_sum import BinnedSum, PartialSums
-from .arrays import NamedArrays, check_names, encode_arrays, select_records, view_arrays
+from .arrays import (
+    NamedArrays,
+    check_names,
+    drop_arrays,
+    encode_arrays,
+    select_records,
+    view_arrays,
+)
 from .keys import (
     ABSENT_PREFIX,
     ARRAYS,
@@ -267,6 +274,11 @@ def add_response_times(content: RecordDict, times: Mapping[int, float]) -> Recor
     """Return a train reply with added response times, by client id."""
     record = ConfigRecord({CLIENT_ID: list(times), SECONDS: [*map(float, times.values())]})
     return RecordDict({**content, RESPONSE_TIMES: record})
+
+
+def drop_sum(content: RecordDict) -> RecordDict:
+    """Return a train reply without any array, and without the bins of its sum."""
+    return RecordDict({k: v for k, v in drop_arrays(content).items() if k != SUM_BINS})
 
 
 def drop_metrics(content: RecordDict, keys: Collection[str]) -> RecordDict:

@@ -170,10 +170,19 @@ class SecureSum:
             for node, neighbors in self._masking.items()
         }
 
-    def _has_enough(self, node: int, others: set[int]) -> bool:
-        """Say whether enough holders of a node's shares, with itself, are among ``others``."""
-        held = sum(k in others for k in self._plan.neighbors[node]) + 1
+    def _has_enough(self, node: int, others: Collection[int]) -> bool:
+        """Say whether enough holders of a node's shares, itself one of them, are in ``others``."""
+        held = sum(k in others for k in (*self._plan.neighbors[node], node))
         return held >= self._plan.threshold
+
+    def can_unmask(self, nodes: Collection[int]) -> bool:
+        """Say whether these nodes hold enough shares of every secret.
+
+        If they are all that send a vector, the sum is not lost; nor if they are all that reveal
+        shares.
+        """
+        holders = {*nodes}
+        return all(self._has_enough(node, holders) for node in self._masking)
 
     # --- 3. vectors --------------------------------------------------------------------------
 
@@ -200,15 +209,11 @@ class SecureSum:
             If the masks of a node cannot be removed, because too few holders of its shares are
             left. The sum is lost then; nothing was learned.
         """
-        for node in sorted(self._senders):
+        for node in self._masking:
             if not self._has_enough(node, self._senders):
                 raise self._build_loss_error(node)
-        lost = tuple(k for k in self._masking if k not in self._senders)
-        for node in lost:
-            held = sum(k in self._senders for k in self._masking[node])
-            if held < self._plan.threshold:
-                raise self._build_loss_error(node)
-        self._lost, self._exchange = lost, Exchange.UNMASK
+        self._lost = tuple(k for k in self._masking if k not in self._senders)
+        self._exchange = Exchange.UNMASK
         return {
             node: UnmaskRequest(
                 tuple(k for k in self._masking[node] if k in self._senders),
@@ -254,8 +259,7 @@ class SecureSum:
 
     def can_finish(self) -> bool:
         """Say whether enough shares of every secret are there, so that no more need be awaited."""
-        needed = [(self._own, k) for k in self._senders] + [(self._masks, k) for k in self._lost]
-        return all(len(found.get(k, ())) >= self._plan.threshold for found, k in needed)
+        return self.can_unmask(self._unmasking)
 
     def finish(self) -> tuple[Vector, tuple[int, ...]]:
         """Return the sum of the vectors modulo 2^64, and the nodes that sent them, ascending.

@@ -1,0 +1,280 @@
+"""Play the exchanges of a round with masks that surround the exchange of training.
+
+``ComposedStrategy.configure_train`` plays the first two exchanges, and returns the messages of the
+third one. ``ComposedStrategy.aggregate_train`` receives the masked integers, plays the last one and
+adds the sum to those of the round. Each exchange ends by the deadline of the round, or earlier by
+its quorum; a client whose node has no usable reply in one of them has no part in the next ones.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from flwr.app import ConfigRecord, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from ..errors import ParameterError, ProtocolError
+from ..rules.round import NOT_UNMASKED, ClientOutcome
+from ..sanitize import MAX_REASON_LENGTH, sanitize
+from ..server.exact_sum import PartialSums
+from ..server.fixed_bins import FixedBins
+from .codec import NamedArrays, Status, TrainResult, encode_inquiry
+from .codec.secure import (
+    Records,
+    decode_keys,
+    decode_shares,
+    decode_unmask_shares,
+    encode_keys_request,
+    encode_share_request,
+    encode_unmask_request,
+)
+from .secure.errors import ProtocolViolationError, SecureSumError
+from .secure.keys import RoundId
+from .secure.messages import MaskedVector, VectorRequest
+from .secure.plan import MIN_NODES
+from .secure.server import SecureSum
+from .session import NodeSession, ReplyResults
+
+LEFT_OUT = "too few of the nodes that hold its shares are left"
+
+
+@dataclass
+class MaskedRound:
+    """The masks of the round in progress.
+
+    Parameters
+    ----------
+    session : NodeSession
+    grid : Grid
+    server_round : int
+    config : ConfigRecord
+        The user's config for the messages.
+    secure_sum : SecureSum, optional
+        The state of the protocol; None if the round has too few nodes.
+
+    Attributes
+    ----------
+    clients_by_node : mapping of int to tuple of int
+        The nodes that take part, each with its clients that do.
+    requests : mapping of int to VectorRequest
+        The shares for each node that masks its sum.
+    outcomes : dict of int to ClientOutcome
+        The outcomes of the clients that dropped out before they were asked to train.
+    problem : str or None
+        Why the round has no sum.
+    """
+
+    session: NodeSession
+    grid: Grid
+    server_round: int
+    config: ConfigRecord
+    secure_sum: SecureSum | None = None
+    clients_by_node: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    requests: Mapping[int, VectorRequest] = field(default_factory=dict)
+    outcomes: dict[int, ClientOutcome] = field(default_factory=dict)
+    problem: str | None = None
+
+    @classmethod
+    def open(
+        cls,
+        session: NodeSession,
+        grid: Grid,
+        server_round: int,
+        config: ConfigRecord,
+        *,
+        model: NamedArrays,
+        seed: int,
+    ) -> Self:
+        """Play the exchanges of keys and of shares with the nodes of the session's open exchange.
+
+        Parameters
+        ----------
+        session : NodeSession
+        grid : Grid
+        server_round : int
+        config : ConfigRecord
+        model : dict of array
+            The model, which gives the length of the masked vectors.
+        seed : int
+            The run's seed, from which the neighbors follow.
+        """
+        masked = cls(session, grid, server_round, config, clients_by_node=session.clients_by_node)
+        nodes = [*masked.clients_by_node]
+        if not nodes:
+            return masked
+        secure_aggregation = session.communication.secure_aggregation
+        assert secure_aggregation is not None
+        try:
+            size = secure_aggregation.choose_size(len(nodes), session.quorum_share)
+            low = max(MIN_NODES, size.threshold)
+            round_id = RoundId(str(grid.run.run_id), server_round)
+            length = 2 * sum(array.size for array in model.values())
+            masked.secure_sum = SecureSum(round_id, nodes, size, seed, length)
+            masked._exchange_keys(masked.secure_sum, low)
+            masked._exchange_shares(masked.secure_sum, low)
+            session.count_replies_again(masked.secure_sum.can_unmask)
+        except (ParameterError, SecureSumError) as error:
+            masked._give_up(str(error))
+        session.clients_by_node = masked.clients_by_node
+        return masked
+
+    def _exchange_keys(self, secure_sum: SecureSum, low: int) -> None:
+        """Ask all nodes for keys: who has no available client, or no masks, is not asked again."""
+
+        def receive(node: int, content: RecordDict) -> None:
+            secure_sum.receive_keys(node, decode_keys(content))
+
+        requests = {node: encode_keys_request() for node in self.clients_by_node}
+        self._play("keys", requests, receive, lambda nodes: len(nodes) >= low)
+
+    def _exchange_shares(self, secure_sum: SecureSum, low: int) -> None:
+        """Collect the shares for all nodes, which the messages of training have."""
+
+        def receive(node: int, content: RecordDict) -> None:
+            secure_sum.receive_shares(node, decode_shares(content))
+
+        requests = {k: encode_share_request(r) for k, r in secure_sum.close_keys().items()}
+        self._play("shares", requests, receive, lambda nodes: len(nodes) >= low)
+        self.requests = secure_sum.close_shares()
+        self._reject({*self.clients_by_node}.difference(self.requests), LEFT_OUT)
+
+    def _play(
+        self,
+        name: str,
+        requests: Mapping[int, Records],
+        receive: Callable[[int, RecordDict], None],
+        can_close: Callable[[Collection[int]], bool],
+    ) -> None:
+        """Play an exchange; clients without a usable reply leave the round, with their reasons."""
+        results = self._exchange(name, requests, receive, can_close)
+        left = {}
+        for node, clients in self.clients_by_node.items():
+            usable = [k for k in clients if _has_replied(k, results)]
+            self.outcomes |= {
+                k: self.session.get_client_outcome(k, results, None)
+                for k in clients
+                if k not in usable
+            }
+            if usable:
+                left[node] = tuple(usable)
+        self.clients_by_node = self.session.clients_by_node = left
+
+    def _exchange(
+        self,
+        name: str,
+        requests: Mapping[int, Records],
+        receive: Callable[[int, RecordDict], None],
+        can_close: Callable[[Collection[int]], bool],
+    ) -> ReplyResults[TrainResult]:
+        """Send messages without a model; give the reply of each node to the protocol."""
+        session, number = self.session, self.server_round
+        session.count_replies_again(can_close)
+        contents = {
+            node: RecordDict(
+                {
+                    **encode_inquiry(
+                        number, self.clients_by_node[node], asked_before=name != "keys"
+                    ),
+                    **records,
+                }
+            )
+            for node, records in requests.items()
+        }
+        messages = session.build_messages(
+            contents, MessageType.TRAIN, number, self.config, group=f"{name} {number}"
+        )
+        timeout = session.communication.reply_timeout
+        replies = self.grid.send_and_receive(messages, timeout=timeout)
+        results: ReplyResults[TrainResult] = ReplyResults()
+        for node, selected in session.read_train_replies(replies, number, None, results):
+            usable = [k for k in selected if _has_replied(k, results)]
+            if not usable:
+                continue
+            try:
+                receive(node, results.contents[usable[0]])
+            except ProtocolError as error:
+                problem = sanitize(error, MAX_REASON_LENGTH)
+            except ProtocolViolationError as error:
+                problem = error.reason
+            else:
+                continue
+            results.malformed.update(dict.fromkeys(usable, problem))
+        session.bytes_up += results.num_bytes
+        return results
+
+    def _reject(self, nodes: Collection[int], reason: str) -> None:
+        """Reject all clients of these nodes, which are not asked to train."""
+        for node in nodes:
+            clients = self.clients_by_node[node]
+            self.outcomes |= {k: ClientOutcome(k, "rejected", reason) for k in clients}
+        self.clients_by_node = {k: v for k, v in self.clients_by_node.items() if k not in nodes}
+
+    def _give_up(self, problem: str) -> None:
+        """Ask nobody to train: the round has no sum."""
+        self.problem, self.requests = problem, {}
+        self._reject([*self.clients_by_node], f"{NOT_UNMASKED}: {problem}")
+
+    # --- after the exchange of training ------------------------------------------------------
+
+    def receive_vector(self, node: int, vector: MaskedVector) -> str | None:
+        """Add a node's masked vector to the sum; return the problem if it cannot be used."""
+        assert self.secure_sum is not None, "no node was asked for a vector"
+        try:
+            self.secure_sum.receive_vector(node, vector)
+        except ProtocolViolationError as error:
+            return error.reason
+        return None
+
+    def unmask(
+        self, results: ReplyResults[TrainResult], model: NamedArrays, bins: FixedBins
+    ) -> str | None:
+        """Play the last exchange, and add the sum of all vectors to that of the round.
+
+        A node without an answer in this exchange counts: the others hold its shares.
+
+        Returns
+        -------
+        str or None
+            The problem, if masks stay in the sum.
+        """
+        if self.secure_sum is None or self.problem is not None:
+            return self.problem
+        # Who did not reply to the messages of training, before the next ones are sent.
+        for client in (k for clients in self.clients_by_node.values() for k in clients):
+            if client not in results.outcomes:
+                results.outcomes[client] = self.session.get_client_outcome(client, results, None)
+        self.session.note_late(self.server_round)
+        try:
+            parts = self._compute_sum(self.secure_sum, results, model, bins)
+        except (SecureSumError, ProtocolViolationError, ArithmeticError) as error:
+            return str(error)
+        if results.total is not None:
+            results.total.merge(parts)
+        return None
+
+    def _compute_sum(
+        self,
+        secure_sum: SecureSum,
+        results: ReplyResults[TrainResult],
+        model: NamedArrays,
+        bins: FixedBins,
+    ) -> PartialSums:
+        """Return the sum of all vectors without masks."""
+
+        def receive(node: int, content: RecordDict) -> None:
+            secure_sum.receive_unmask(node, decode_unmask_shares(content))
+
+        requests = {k: encode_unmask_request(r) for k, r in secure_sum.close_vectors().items()}
+        answers = self._exchange("unmask", requests, receive, secure_sum.can_unmask)
+        for client, problem in answers.malformed.items():
+            results.note(client, f"its answer to unmask the sum was refused: {problem}")
+        total, _ = secure_sum.finish()
+        shapes = {name: array.shape for name, array in model.items()}
+        return bins.from_integers(total.reshape(2, -1), shapes)
+
+
+def _has_replied(client: int, results: ReplyResults[TrainResult]) -> bool:
+    """Say whether a client takes part, with a usable reply of its node."""
+    result = results.by_client.get(client)
+    is_done = result is not None and result.status is Status.DONE
+    return is_done and client not in results.malformed

@@ -1,0 +1,308 @@
+"""Rounds with masks have the bits of rounds without, and the server learns the sum alone."""
+
+import random
+from collections.abc import Mapping
+from copy import copy
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from fedquorum.flower.codec import decode_partial_sum, decode_sum_bins, encode_arrays
+from fedquorum.flower.codec.secure import STEPS
+from fedquorum.flower.mods import NO_MASK_STATE
+from fedquorum.flower.round import NO_MASK_REASON
+from fedquorum.flower.secure.settings import SecureAggregation
+from fedquorum.rules.round import NOT_UNMASKED
+from fedquorum.server.fixed_bins import FixedBins
+from fedquorum.server.virtual_clock import NO_REPLY_REASON
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app.message.message import make_message
+from flwr.common.serde import recorddict_to_proto
+
+from tests.cases import sample_cases
+from tests.client_app.sum_runs import NUM_CLIENTS, PRIVACY, RULES, RecordedRun
+
+pytestmark = pytest.mark.usefixtures("no_node_from_before")
+
+KEYS, SHARES, SUM, UNMASK = STEPS
+MASKS: dict[str, Any] = {"secure_aggregation": SecureAggregation()}
+NO_MASKS: dict[str, Any] = {"requires_sums": True, "fixed_bins": True}
+ROUNDS = 3
+
+
+def serialize(content: RecordDict) -> bytes:
+    """Return a message's content as it is stored, arrays first."""
+    records = {k: v for k, v in content.items() if not isinstance(v, ArrayRecord)}
+    arrays = [record for record in content.values() if isinstance(record, ArrayRecord)]
+    parts = [array.data for record in arrays for array in record.values()]
+    return b"".join([*parts, recorddict_to_proto(RecordDict({**records})).SerializeToString()])
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("nodes", [3, NUM_CLIENTS])
+def test_the_model_has_the_same_bits(name: str, nodes: int) -> None:
+    """And so have all decisions; no update of the other run is in any message with masks."""
+    plain = RecordedRun(nodes, name, rounds=ROUNDS, **NO_MASKS)
+    masked = RecordedRun(nodes, name, rounds=ROUNDS, **MASKS)
+    assert masked.bits == plain.bits
+    assert masked.strategy.step_result.report == plain.strategy.step_result.report
+    assert len(masked.grid.sent) == ROUNDS * 4 * nodes
+    stored = [serialize(one.content) for sent in masked.grid.sent for one in sent]
+    in_the_clear = [serialize(reply.content) for _, reply in plain.grid.sent]
+    num_searched = 0
+    for message, reply in plain.grid.sent:
+        sums = decode_partial_sum(reply.content)
+        assert sums is not None
+        bins = decode_sum_bins(message.content, sums)
+        assert isinstance(bins, FixedBins)
+        parts = [part for one in sums.values() for part in (one.high, one.low)]
+        assert any(parts[0].tobytes() in one for one in in_the_clear)
+        for part in (*parts, *bins.to_integers(sums)):
+            if part.any():
+                assert not any(part.tobytes() in one for one in stored)
+                num_searched += 1
+    assert num_searched >= 4 * len(plain.grid.sent)
+
+
+@pytest.mark.parametrize("kind", PRIVACY)
+def test_a_private_round_has_the_same_bits(kind: str) -> None:
+    """The nodes clip before they mask."""
+    overrides = f"strategy=average_all privacy={kind}"
+    plain, masked = (
+        RecordedRun(NUM_CLIENTS, "average_all", overrides, privacy=PRIVACY[kind], **options)
+        for options in (NO_MASKS, MASKS)
+    )
+    assert masked.bits == plain.bits
+    assert masked.statuses == plain.statuses
+
+
+def test_unavailable_clients_are_known_before_the_masks() -> None:
+    """With the exchange of keys, so that they cost no holder of shares; also on one node of two."""
+    overrides = "availability=bernoulli availability.mean=0.9"
+    plain, masked = (
+        RecordedRun(3, "fedau", overrides, rounds=8, **options) for options in (NO_MASKS, MASKS)
+    )
+    statuses = set()
+    for server_round in range(9, 30):
+        for run in (plain, masked):
+            run.play(server_round)
+        if masked.strategy.step_result.report.rejection_reason is None:
+            assert [s for s, _ in masked.statuses.values()] == [
+                s for s, _ in plain.statuses.values()
+            ]
+            statuses |= {s for s, _ in masked.statuses.values()}
+        else:
+            assert {s for s, _ in masked.statuses.values()} <= {"rejected", "unavailable"}
+    assert statuses == {"trained", "unavailable"}
+
+
+# --- nodes that are lost -----------------------------------------------------------------------
+
+
+@cache
+def play_without_masks(lost: tuple[int, ...], when: int) -> tuple[dict[str, bytes], ...]:
+    """Return the bits after each round, if the replies of some nodes are lost in one of them."""
+    run = RecordedRun(NUM_CLIENTS, rounds=0, **NO_MASKS)
+    bits = []
+    for server_round in range(1, ROUNDS + 1):
+        repair(run)
+        if server_round == when:
+            fail("silent", "", run, lost)
+        run.play(server_round)
+        bits.append(run.bits)
+    return tuple(bits)
+
+
+def fail(kind: str, step: str, run: RecordedRun, nodes: tuple[int, ...]) -> None:
+    """Let nodes fail in a step, in one of three ways."""
+
+    def change(found: str, node: int, reply: Message) -> Message | None:
+        if found != step or node not in nodes or kind == "restart":
+            return reply
+        error = Error(1, "it broke")
+        return None if kind == "silent" else make_message(metadata=reply.metadata, error=error)
+
+    def forget(found: str, node: int, context: Context) -> None:
+        if found == step and node in nodes and kind == "restart":
+            context.state.clear()
+
+    run.grid.change, run.grid.before = change, forget
+
+
+def repair(run: RecordedRun) -> None:
+    """Let all nodes reply again."""
+    run.grid.change = lambda step, node, reply: reply
+    run.grid.before = lambda step, node, context: None
+
+
+REASONS = {"silent": NO_REPLY_REASON, "error": "it broke", "restart": NO_MASK_STATE}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("kind", REASONS)
+def test_a_node_that_fails_in_a_step(step: str, kind: str) -> None:
+    """Its update counts if its vector arrived; it is asked anew in the next round."""
+    if (step, kind) == (KEYS, "restart"):
+        return  # it has no secrets yet
+    run = RecordedRun(NUM_CLIENTS, rounds=1, **MASKS)
+    fail(kind, step, run, (2,))
+    run.play(2)
+    lost = () if step == UNMASK else (2,)
+    assert run.bits == play_without_masks(lost, 2)[1]
+    status = ("trained", None) if step == UNMASK else ("failed", REASONS[kind])
+    assert run.statuses == {**dict.fromkeys(range(NUM_CLIENTS), ("trained", None)), 1: status}
+    repair(run)
+    run.play(3)
+    assert run.bits == play_without_masks(lost, 2)[2]
+    assert {status for status, _ in run.statuses.values()} == {"trained"}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_below_the_threshold_the_round_is_refused(step: str) -> None:
+    """The model stays, the run goes on, and records have the reason."""
+    run = RecordedRun(NUM_CLIENTS, rounds=1, **MASKS)
+    before = run.bits
+    fail("silent", step, run, (1, 3, 5))
+    run.play(2)
+    assert run.bits == before
+    assert run.strategy.step_result.report.rejection_reason == NOT_UNMASKED
+    status, reason = run.statuses[1]
+    assert status == "rejected"
+    assert (reason or "").startswith(f"{NOT_UNMASKED}: ")
+    if step != UNMASK:
+        assert run.statuses[0] == ("failed", NO_REPLY_REASON)
+    asked = [message.content for message, _ in run.grid.sent if "arrays" in message.content]
+    assert len(asked) == NUM_CLIENTS * (1 if step in (KEYS, SHARES) else 2)
+    repair(run)
+    run.play(3)
+    assert run.strategy.step_result.report.rejection_reason is None
+    assert run.bits != before
+
+
+def test_a_round_of_too_few_nodes_is_refused() -> None:
+    """Where nodes are missing from the beginning, nobody is asked to train."""
+    run = RecordedRun(NUM_CLIENTS, rounds=1, **MASKS)
+    before, sent = run.bits, len(run.grid.sent)
+    run.strategy._session.registry.group_by_node = lambda clients: {1: (0,), 2: (1,)}  # type: ignore[method-assign]
+    run.play(2)
+    assert run.bits == before
+    assert len(run.grid.sent) == sent
+    assert run.strategy.step_result.report.rejection_reason == NOT_UNMASKED
+    assert "none with fewer than 3 nodes" in (run.statuses[0][1] or "")
+
+
+# --- nodes that break the protocol -------------------------------------------------------------
+
+
+def test_an_update_in_the_clear_is_rejected() -> None:
+    """Of a node that sends its sum or its model without a mask; the others' sum is exact."""
+    plain = RecordedRun(NUM_CLIENTS, rounds=2, **NO_MASKS)
+    model = encode_arrays(plain.model)
+    for records in (plain.grid.sent[-4][1].content, RecordDict({"arrays": model})):
+        run = RecordedRun(NUM_CLIENTS, rounds=1, **MASKS)
+
+        def change(
+            step: str, node: int, reply: Message, records: RecordDict = records
+        ) -> Message | None:
+            if (step, node) != (SUM, 2):
+                return reply
+            kept = {k: v for k, v in reply.content.items() if k != SUM}
+            arrays = {k: v for k, v in records.items() if k != "metrics"}
+            return replace_content(reply, {**kept, **arrays})
+
+        run.grid.change = change
+        run.play(2)
+        assert run.statuses[1] == ("rejected", NO_MASK_REASON)
+        assert run.bits == play_without_masks((2,), 2)[1]
+
+
+def replace_content(reply: Message, records: Mapping[str, Any]) -> Message:
+    """Return a reply with other records."""
+    changed = copy(reply)
+    changed.content = RecordDict({**records})
+    return changed
+
+
+def damage_record(record: Any, chance: random.Random) -> Any:
+    """Return a record with another type, field, length or content."""
+    if isinstance(record, ArrayRecord):
+        values = np.frombuffer(record["values"].data[-8 * 1220 :], np.uint64)
+        return chance.choice(
+            [
+                encode_arrays({"values": values[:-1]}),
+                encode_arrays({"values": values.view(np.int64)}),
+                encode_arrays({"values": values, "more": values}),
+                encode_arrays({"other": values}),
+                ConfigRecord({"values": values.tobytes()}),
+            ]
+        )
+    fields: dict[str, Any] = dict(record)
+    key = chance.choice(sorted(fields))
+    value = fields[key]
+    if isinstance(value, bytes):
+        flipped = bytes([value[0] ^ 1]) + value[1:]
+        fields[key] = chance.choice([flipped, value[:-1], bytes(len(value)), 1, [value]])
+    elif value and isinstance(value[0], bytes):
+        i = chance.randrange(len(value))
+        flipped = bytes([value[i][0] ^ 1]) + value[i][1:]
+        other = value[(i + 1) % len(value)]
+        new = chance.choice([flipped, other, value[i][:-1], bytes(len(value[i]))])
+        fields[key] = chance.choice([[*value[:i], new, *value[i + 1 :]], value[:i], b"x"])
+    elif value:
+        fields[key] = chance.choice([value[:-1], [*value, 99], [value[0]] * len(value), "x", 7])
+    else:
+        fields[key] = chance.choice([[7], b"", 1.5])
+    return ConfigRecord(fields)
+
+
+def list_cases() -> list[tuple[str, int]]:
+    return [(step, number) for step in STEPS for number in range(100)]
+
+
+@pytest.mark.parametrize(("step", "number"), sample_cases(list_cases(), 32))
+def test_a_damaged_reply_changes_no_sum(step: str, number: int) -> None:
+    """The sum is that of the nodes that count, and the one to blame is named; or it is refused."""
+    chance = random.Random(f"{step} {number}")
+    node = chance.randint(1, NUM_CLIENTS)
+    run = RecordedRun(NUM_CLIENTS, rounds=1, **MASKS)
+    before = run.bits
+    earlier = {
+        message.metadata.dst_node_id: reply
+        for message, reply in run.grid.sent
+        if step in message.content
+    }
+    way = chance.choice(["damage", "damage", "damage", "missing", "of round 1", "of another"])
+
+    def change(found: str, sender: int, reply: Message) -> Message | None:
+        if (found, sender) != (step, node) or step not in reply.content:
+            return reply
+        records = {**reply.content}
+        if way == "missing":
+            del records[step]
+        elif way == "damage":
+            records[step] = damage_record(records[step], chance)
+        else:
+            other = node if way == "of round 1" else node % NUM_CLIENTS + 1
+            records[step] = earlier[other].content[step]
+        return replace_content(reply, records)
+
+    run.grid.change = change
+    run.play(2)
+    refused = run.strategy.step_result.report.rejection_reason
+    if refused is not None:
+        assert run.bits == before
+        assert refused == NOT_UNMASKED
+    else:
+        lost = {k for k, (status, _) in run.statuses.items() if status != "trained"}
+        assert run.bits == play_without_masks(tuple(sorted(k + 1 for k in lost)), 2)[1]
+        # It is rejected, or others name it as the one whose shares they cannot use.
+        for client, (status, reason) in run.statuses.items():
+            if client == node - 1:
+                assert lost or "its answer to unmask the sum was refused: " in (reason or "")
+            elif client in lost:
+                assert status == "failed"
+                assert f"node {node}: its shares " in (reason or "")
+    repair(run)
+    run.play(3)
+    assert {status for status, _ in run.statuses.values()} == {"trained"}
