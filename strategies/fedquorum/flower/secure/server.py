@@ -209,6 +209,11 @@ class SecureSum:
             If the masks of a node cannot be removed, because too few holders of its shares are
             left. The sum is lost then; nothing was learned.
         """
+        if len(self._senders) < MIN_NODES:
+            raise SecureSumError(
+                f"{len(self._senders)} of {len(self._masking)} nodes sent a vector; in a sum of "
+                f"fewer than {MIN_NODES} each could tell the other's"
+            )
         for node in self._masking:
             if not self._has_enough(node, self._senders):
                 raise self._build_loss_error(node)

@@ -178,12 +178,19 @@ def test_below_the_threshold_the_round_is_refused() -> None:
     for step, text in (
         ("keys", "2 nodes sent keys, and a sum needs 3"),
         ("shares", "0 nodes have shares of enough others to mask"),
-        ("vector", "the sum of 2 of 5 nodes cannot be unmasked"),
+        ("vector", "2 of 5 nodes sent a vector; in a sum of fewer than 3 each"),
         ("unmask", "2 of 3 needed shares of node 10 were revealed"),
     ):
         play = Play(FIVE, COMPLETE)
         with pytest.raises(SecureSumError, match=text):
             play.run(play.lose({step: [12, 13, 14]}))
+
+
+def test_too_few_holders_of_shares_refuse_the_round() -> None:
+    """Enough nodes sent a vector, but not enough hold shares of one another."""
+    play = Play(range(10, 16), GraphSize(5, 4))
+    with pytest.raises(SecureSumError, match="the sum of 3 of 6 nodes cannot be unmasked"):
+        play.run(play.lose({"vector": [13, 14, 15]}))
 
 
 # --- what the server sees -----------------------------------------------------------------------
