@@ -40,7 +40,10 @@ def main() -> None:
         page.screenshot(path=arguments.picture)
         browser.close()
     with Image.open(arguments.picture) as screenshot:
-        small = screenshot.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
+        # The median cut, Pillow's default, merges colors of few pixels, such as those of methods.
+        small = screenshot.convert("RGB").quantize(
+            COLORS, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE
+        )
     small.save(arguments.picture, optimize=True)
 
 

@@ -79,6 +79,17 @@ def get_public_bytes(key: X25519PrivateKey) -> bytes:
     return key.public_key().public_bytes_raw()
 
 
+def check_public_key(public: bytes, sender: int) -> None:
+    """Refuse a public key that gives the all-zero key for any private key (RFC 7748, section 7).
+
+    Raises
+    ------
+    ProtocolViolationError
+        If it does, or has another length than 32 bytes.
+    """
+    _exchange(X25519PrivateKey.generate(), public, sender)
+
+
 def agree_on_key(
     private: X25519PrivateKey,
     public: bytes,
@@ -104,10 +115,7 @@ def agree_on_key(
     ProtocolViolationError
         If the public key has another length, or gives the all-zero key for any private key.
     """
-    try:
-        shared = private.exchange(X25519PublicKey.from_public_bytes(public))
-    except ValueError:
-        raise ProtocolViolationError(pair[1], "its public key cannot be used") from None
+    shared = _exchange(private, public, pair[1])
     return _derive(shared, round_id.encode(purpose, *sorted(pair)))
 
 
@@ -157,6 +165,13 @@ def add_mask(vector: Vector, key: bytes, *, negative: bool = False) -> None:
         part = vector[low : low + size]
         stream.update_into(memoryview(zeros)[: 8 * len(part)], buffer)
         combine(part, numbers[: len(part)], out=part)
+
+
+def _exchange(private: X25519PrivateKey, public: bytes, sender: int) -> bytes:
+    try:
+        return private.exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        raise ProtocolViolationError(sender, "its public key cannot be used") from None
 
 
 def _derive(secret: bytes, info: bytes) -> bytes:

@@ -1,6 +1,7 @@
 """The server's side of a secure sum: collect the messages of a round, and remove the masks."""
 
 from collections.abc import Collection, Mapping, Sequence
+from enum import IntEnum
 from types import MappingProxyType
 
 import numpy as np
@@ -12,6 +13,7 @@ from .keys import (
     Vector,
     add_mask,
     agree_on_key,
+    check_public_key,
     derive_own_mask_key,
     derive_private_key,
     get_public_bytes,
@@ -33,13 +35,23 @@ HASH_BYTES = 32
 NO_SHARES: Mapping[int, bytes] = MappingProxyType({})
 
 
+class Exchange(IntEnum):
+    """What the server waits for."""
+
+    KEYS = 1
+    SHARES = 2
+    VECTORS = 3
+    UNMASK = 4
+    NOTHING = 5  # the sum is known
+
+
 class SecureSum:
     """One round's sum of vectors modulo 2^64.
 
     Each of the four exchanges has a method that receives a node's message, and one that ends it and
     returns the next requests. A node whose message is missing or refused when an exchange ends has
-    no further part in the round. A message that breaks the protocol raises
-    ``ProtocolViolationError`` and changes nothing.
+    no further part in the round. A message that breaks the protocol, or comes when its exchange is
+    over, raises ``ProtocolViolationError`` and changes nothing.
 
     Nobody can check what a node puts into its vector, nor whether its public mask key belongs to
     the masks in it. If it does not, masks stay in the sum, whose numbers then have any size: check
@@ -62,6 +74,7 @@ class SecureSum:
         self, round_id: RoundId, nodes: Collection[int], size: GraphSize, seed: int, length: int
     ) -> None:
         self._round_id, self._nodes, self._size, self._seed = round_id, {*nodes}, size, seed
+        self._exchange = Exchange.KEYS
         self._keys: dict[int, NodeKeys] = {}
         self._plan = MaskPlan({}, size.threshold)
         self._shares: dict[int, NodeShares] = {}
@@ -76,13 +89,19 @@ class SecureSum:
     # --- 1. keys -----------------------------------------------------------------------------
 
     def receive_keys(self, node: int, keys: NodeKeys) -> None:
-        """Store a node's public keys."""
+        """Store a node's public keys.
+
+        A key that nobody can use is refused here: later it would stop all of the node's neighbors.
+        """
+        self._check_exchange(node, Exchange.KEYS, "keys")
         if node not in self._nodes:
             raise ProtocolViolationError(node, "keys of a node that was not asked for them")
         _refuse_second(node, self._keys, "keys")
         lengths = {len(keys.mask_key), len(keys.share_key), len(keys.own_hash)}
         if lengths != {HASH_BYTES}:
             raise ProtocolViolationError(node, f"keys and hashes must have {HASH_BYTES} bytes")
+        check_public_key(keys.mask_key, node)
+        check_public_key(keys.share_key, node)
         self._keys[node] = keys
 
     def close_keys(self) -> dict[int, ShareRequest]:
@@ -97,6 +116,7 @@ class SecureSum:
         if len(self._keys) < low:
             raise SecureSumError(f"{len(self._keys)} nodes sent keys, and a sum needs {low}")
         self._plan = MaskPlan.for_nodes([*self._keys], self._size, self._seed, self._round_number)
+        self._exchange = Exchange.SHARES
         return {
             node: ShareRequest({k: self._keys[k] for k in neighbors}, self._plan.threshold)
             for node, neighbors in self._plan.neighbors.items()
@@ -110,6 +130,7 @@ class SecureSum:
 
     def receive_shares(self, node: int, shares: NodeShares) -> None:
         """Store the encrypted shares of a node."""
+        self._check_exchange(node, Exchange.SHARES, "shares")
         _refuse_second(node, self._shares, "shares")
         neighbors = {*self._get_neighbors(node)}
         holders = {*neighbors, node}
@@ -139,6 +160,7 @@ class SecureSum:
         self._masking = {
             node: tuple(k for k in self._plan.neighbors[node] if k in left) for node in sorted(left)
         }
+        self._exchange = Exchange.VECTORS
         return {
             node: VectorRequest(
                 {k: self._shares[k].sealed[node] for k in neighbors},
@@ -166,6 +188,7 @@ class SecureSum:
 
     def receive_vector(self, node: int, vector: MaskedVector) -> None:
         """Add a node's masked vector to the sum."""
+        self._check_exchange(node, Exchange.VECTORS, "a vector")
         if node not in self._masking:
             raise ProtocolViolationError(node, "a vector of a node that was not asked for one")
         _refuse_second(node, self._senders, "a vector")
@@ -189,7 +212,8 @@ class SecureSum:
         for node in self._masking:
             if not self._has_enough(node, self._senders):
                 raise self._build_loss_error(node)
-        self._lost = tuple(k for k in self._masking if k not in self._senders)
+        lost = tuple(k for k in self._masking if k not in self._senders)
+        self._lost, self._exchange = lost, Exchange.UNMASK
         return {
             node: UnmaskRequest(
                 tuple(k for k in self._masking[node] if k in self._senders),
@@ -208,6 +232,7 @@ class SecureSum:
 
     def receive_unmask(self, node: int, shares: UnmaskShares) -> None:
         """Store the shares that a node reveals, after a comparison with their hashes."""
+        self._check_exchange(node, Exchange.UNMASK, "shares to unmask")
         if node not in self._senders:
             raise ProtocolViolationError(node, "shares of a node that sent no vector")
         _refuse_second(node, self._unmasking, "shares to unmask")
@@ -239,6 +264,9 @@ class SecureSum:
     def finish(self) -> tuple[Vector, tuple[int, ...]]:
         """Return the sum of the vectors modulo 2^64, and the nodes that sent them, ascending.
 
+        All secrets are compared with what their nodes committed themselves to before any mask is
+        removed. After an error more shares may arrive, and the sum be asked for again.
+
         Raises
         ------
         SecureSumError
@@ -246,11 +274,13 @@ class SecureSum:
         ProtocolViolationError
             If a node's shares restore another secret than the one that it committed itself to.
         """
+        assert self._exchange is Exchange.UNMASK
+        masks: list[tuple[bytes, bool]] = []  # each with whether it is to be subtracted
         for node in sorted(self._senders):
             secret = self._restore(self._own, node)
             if hash_secret(secret) != self._keys[node].own_hash:
                 raise ProtocolViolationError(node, "its shares restore another own mask")
-            add_mask(self._sum, derive_own_mask_key(secret, self._round_id, node), negative=True)
+            masks.append((derive_own_mask_key(secret, self._round_id, node), True))
         for node in self._lost:
             secret = self._restore(self._masks, node)
             private = derive_private_key(secret, self._round_id, PAIR_MASK)
@@ -262,7 +292,10 @@ class SecureSum:
                 pair, public = (node, k), self._keys[k].mask_key
                 key = agree_on_key(private, public, self._round_id, PAIR_MASK, pair)
                 # What k added or subtracted for the lost node is taken back.
-                add_mask(self._sum, key, negative=k < node)
+                masks.append((key, k < node))
+        for key, negative in masks:
+            add_mask(self._sum, key, negative=negative)
+        self._exchange = Exchange.NOTHING
         return self._sum, tuple(sorted(self._senders))
 
     def _restore(self, found: Mapping[int, Mapping[int, bytes]], dealer: int) -> bytes:
@@ -272,6 +305,12 @@ class SecureSum:
                 f"{len(shares)} of {needed} needed shares of node {dealer} were revealed"
             )
         return restore_secret(dict(sorted(shares.items())[:needed]))
+
+    def _check_exchange(self, node: int, exchange: Exchange, kind: str) -> None:
+        """Refuse a message that is late or early: who has which part in the round is decided."""
+        if self._exchange is not exchange:
+            when = "after" if self._exchange > exchange else "before"
+            raise ProtocolViolationError(node, f"it sent {kind} {when} their exchange")
 
     def _get_neighbors(self, node: int) -> Sequence[int]:
         if node not in self._plan.neighbors:

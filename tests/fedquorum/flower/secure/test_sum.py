@@ -3,13 +3,13 @@
 import math
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
 from fedquorum.flower.secure.errors import ProtocolViolationError, SecureSumError
-from fedquorum.flower.secure.keys import RoundId, Vector, hash_secret
+from fedquorum.flower.secure.keys import RoundId, hash_secret
 from fedquorum.flower.secure.messages import (
     MaskedVector,
     NodeShares,
@@ -18,7 +18,7 @@ from fedquorum.flower.secure.messages import (
     VectorRequest,
 )
 from fedquorum.flower.secure.node import make_keys, make_shares, mask_vector, unmask
-from fedquorum.flower.secure.plan import GraphSize
+from fedquorum.flower.secure.plan import GraphSize, MaskPlan
 
 from tests.cases import is_long, sample_cases
 from tests.fedquorum.flower.secure.play import LARGE, ROUND, STEPS, Play
@@ -73,6 +73,103 @@ def test_random_losses_give_the_sum_of_the_others_or_a_refusal(number: int) -> N
         return
     early = {k for step in STEPS[:3] for k in lost[step]}
     assert {*senders} <= {*range(n)} - early
+    assert np.array_equal(total, play.add_up(senders))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_late_message_is_refused(step: str) -> None:
+    """The round goes on as if it had not come; a late vector has masks that nobody removes."""
+    play, held, refused = Play(FIVE, COMPLETE), list[Any](), list[int | None]()
+
+    def refuse_late() -> None:
+        with pytest.raises(
+            ProtocolViolationError, match=r"node 12: it sent .* after their"
+        ) as info:
+            play.receive(step, 12, held.pop())
+        refused.append(info.value.sender)
+
+    def deliver(at: str, node: int, message: Any) -> None:
+        if held and at != step:
+            refuse_late()
+        if (at, node) == (step, 12):
+            held.append(message)
+        else:
+            play.receive(at, node, message)
+
+    total, senders = play.run(deliver)
+    if held:
+        refuse_late()
+    assert refused == [12]
+    assert senders == tuple(k for k in FIVE if k != 12 or step == "unmask")
+    assert np.array_equal(total, play.add_up(senders))
+
+
+@pytest.mark.parametrize("step", STEPS[1:])
+def test_a_message_before_its_exchange_is_refused(step: str) -> None:
+    """It changes nothing: its sender may send it again in time."""
+    earlier, play = Play(FIVE, COMPLETE), Play(FIVE, COMPLETE)
+    earlier.run(earlier.receive)
+    message = earlier.sent[step][12]
+    with pytest.raises(ProtocolViolationError, match=r"node 12: it sent .* before their exchange"):
+        play.receive(step, 12, message)
+    total, senders = play.run(play.receive)
+    assert senders == tuple(FIVE)
+    assert np.array_equal(total, play.add_up(FIVE))
+
+
+def test_a_sum_is_asked_for_again_when_more_shares_are_there() -> None:
+    """No mask is removed before all secrets are known, so that none is removed twice.
+
+    Of the nodes before the one whose shares are missing all are there.
+    """
+    nodes, size = range(40), GraphSize(6, 4)
+    late = MaskPlan.for_nodes(nodes, size, 1, ROUND.server_round).neighbors[39][-4:]
+    play = Play(nodes, size)
+    with pytest.raises(SecureSumError, match="3 of 4 needed shares of node 39 were revealed"):
+        play.run(play.lose({"unmask": late}))
+    assert not play.server.can_finish()
+    for k in late:
+        play.receive("unmask", k, play.sent["unmask"][k])
+    assert play.server.can_finish()
+    total, senders = play.server.finish()
+    assert senders == tuple(nodes)
+    assert np.array_equal(total, play.add_up(nodes))
+
+
+def test_a_wrong_share_is_left_out_and_the_others_restore_the_secret() -> None:
+    """Its sender is named; t of the other shares are enough."""
+    play, names = Play(FIVE, COMPLETE), list[int | None]()
+
+    def deliver(step: str, node: int, message: Any) -> None:
+        if (step, node) in {("unmask", 10), ("unmask", 11)}:
+            message = replace(message, own={**message.own, 13: bytes(16)})
+        try:
+            play.receive(step, node, message)
+        except ProtocolViolationError as error:
+            names.append(error.sender)
+
+    total, senders = play.run(deliver)
+    assert names == [10, 11]
+    assert senders == tuple(FIVE)
+    assert np.array_equal(total, play.add_up(FIVE))
+
+
+@pytest.mark.parametrize("key", ["mask_key", "share_key"])
+@pytest.mark.parametrize("public", [bytes(32), b"\x01" + bytes(31)])
+def test_a_key_that_agrees_on_zero_costs_only_its_node(key: str, public: bytes) -> None:
+    """The server refuses it by name; later it would stop all neighbors."""
+    play = Play(FIVE, COMPLETE)
+
+    def deliver(step: str, node: int, message: Any) -> None:
+        if (step, node) == ("keys", 12):
+            broken = replace(message, **{key: public})
+            with pytest.raises(ProtocolViolationError, match="node 12: its public key cannot be"):
+                play.receive(step, node, broken)
+        else:
+            play.receive(step, node, message)
+
+    total, senders = play.run(deliver)
+    assert senders == (10, 11, 13, 14)
     assert np.array_equal(total, play.add_up(senders))
 
 
@@ -176,48 +273,70 @@ def break_message(step: str, message: Any, chance: random.Random) -> Any:
     return replace(message, **{name: change_mapping(getattr(message, name), chance)})
 
 
-def list_deliveries(
-    kind: str, step: str, sent: tuple[int, Any], chance: random.Random
-) -> list[tuple[int, Any]]:
-    """Return the senders and messages that arrive instead of one that a hostile node sends."""
-    node, message = sent
-    if kind == "break":
-        return [(node, break_message(step, message, chance))]
-    return [sent, sent] if kind == "twice" else [(999, message), sent]
+@dataclass
+class HostileNode:
+    """Delivers all messages, those of one node in one step not as they are.
+
+    Parameters
+    ----------
+    play : Play
+    node : int
+    step : str
+    kind : str
+        "break", "twice", "other" (it answers for another node as well) or "late".
+    blamed : set
+        The senders of all messages that the server refused.
+    """
+
+    play: Play
+    node: int
+    step: str
+    kind: str
+    chance: random.Random
+    blamed: set[int | None] = field(default_factory=set)
+    held: list[Any] = field(default_factory=list)
+
+    def deliver(self, step: str, node: int, message: Any) -> None:
+        """Give the server a message, or what the hostile node makes of it."""
+        if self.held and step != self.step:
+            self._give(self.step, self.node, self.held.pop())
+        if (step, node) != (self.step, self.node):
+            self._give(step, node, message)
+        elif self.kind == "late":
+            self.held.append(message)
+        elif self.kind == "break":
+            self._give(step, node, break_message(step, message, self.chance))
+        else:
+            self._give(step, node if self.kind == "twice" else 999, message)
+            self._give(step, node, message)
+
+    def _give(self, step: str, node: int, message: Any) -> None:
+        try:
+            self.play.receive(step, node, message)
+        except ProtocolViolationError as error:
+            self.blamed.add(error.sender)
 
 
 @pytest.mark.parametrize("number", sample_cases(range(1000), 60))
 def test_no_broken_message_changes_a_sum(number: int) -> None:
     """The sum is that of the nodes that it names, or the round is refused by a name.
 
-    One node of six is hostile: it changes, repeats or swaps messages of one step, or answers for
-    another node. A public key that is not that of its masks leaves masks in the sum, which is then
-    too large for one.
+    One node of six is hostile: it changes, repeats or swaps messages of one step, is late with one,
+    or answers for another node. A public key that is not that of its masks leaves masks in the sum,
+    which is then too large for one.
     """
     chance = random.Random(number)
     nodes, hostile = range(10, 16), chance.randrange(10, 16)
-    step, kind = chance.choice(STEPS), chance.choice(["break", "twice", "other"])
+    step, kind = chance.choice(STEPS), chance.choice(["break", "twice", "other", "late"])
     play = Play(nodes, GraphSize(5, 4))
-    blamed: set[int | None] = set()
-    total: Vector | None
-
-    def deliver(at: str, node: int, message: Any) -> None:
-        is_changed = at == step and node == hostile
-        given = list_deliveries(kind, step, (node, message), chance) if is_changed else None
-        for sender, content in given or [(node, message)]:
-            try:
-                play.receive(at, sender, content)
-            except ProtocolViolationError as error:
-                blamed.add(error.sender)
-
+    node = HostileNode(play, hostile, step, kind, chance)
+    blamed, total = node.blamed, None
     try:
-        total, senders = play.run(deliver)
+        total, senders = play.run(node.deliver)
     except ProtocolViolationError as error:  # found when secrets are restored
         blamed.add(error.sender)
-        total = None
     except SecureSumError:
         assert play.complaints  # one hostile node of six stops no round unnamed
-        total = None
     assert blamed <= {hostile, 999}
     # Shares that cannot be decrypted have a wrong key on either side.
     assert all(hostile in pair for pair in play.complaints)
