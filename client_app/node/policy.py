@@ -31,6 +31,7 @@ from fedquorum.flower.codec import (
     encode_evaluate_reply,
     encode_hosted_clients,
     encode_train_reply,
+    is_inquiry,
     requests_training,
 )
 from fedquorum.flower.codec.keys import (
@@ -416,7 +417,8 @@ class PolicyMod:
         configured, data_path = (str(config.get(key, "")) for key in ("policy-path", "data-path"))
         path = find_policy(configured, data_path)
         kind, client = get_base_message_type(message), int(config[CLIENT_ID])
-        trains = kind == MessageType.TRAIN or (
+        # A round with masks has four messages of type train, of which one trains.
+        trains = (kind == MessageType.TRAIN and not is_inquiry(message.content)) or (
             kind == MessageType.EVALUATE and requests_training(message.content)
         )
         usage = UsageLog(get_flwr_home() / USAGE_FILE)

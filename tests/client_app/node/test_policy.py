@@ -20,6 +20,7 @@ from fedquorum.flower.codec import (
     decode_train_reply,
     encode_arrays,
     encode_evaluate_request,
+    encode_inquiry,
     encode_query,
     encode_train_request,
     find_scale,
@@ -306,6 +307,17 @@ def test_the_rounds_of_a_day(device: Path) -> None:
     counted.write_text(
         json.dumps({"day": f"{today - timedelta(days=1)}", "rounds": 2, "examples": 12})
     )
+    (trained,) = decode_train_reply(send_message(device, TRAIN, "train").content)
+    assert trained.status is Status.DONE
+
+
+def test_a_question_without_training_is_no_round_of_the_day(device: Path) -> None:
+    """As in three of the four exchanges of a round with masks."""
+    write_policy(device, "per_day: {rounds: 1}")
+    for _ in range(3):
+        reply = send_message(device, encode_inquiry(1, (2,)), "train")
+        assert decode_train_reply(reply.content)[0].status is Status.DONE
+    assert not (device / USAGE_FILE).exists()
     (trained,) = decode_train_reply(send_message(device, TRAIN, "train").content)
     assert trained.status is Status.DONE
 

@@ -17,6 +17,7 @@ from fedquorum.flower.codec import (
 )
 from fedquorum.flower.evaluation import check_evaluation, select_usable_evaluations
 from fedquorum.flower.protocol import NativeProtocol
+from fedquorum.flower.secure.settings import SecureAggregation
 from fedquorum.flower.session import (
     DISCONNECTED_ERRORS,
     NodeSession,
@@ -30,6 +31,7 @@ from fedquorum.flower.waiting_grid import Arrival, WaitingGrid
 from fedquorum.rules.types import KnownWeights, Population
 from fedquorum.server.exact_sum import BinnedSum, ExponentBins
 from fedquorum.server.fixed_bins import choose_fixed_bins
+from fedquorum.server.quorum import Quorum
 from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
@@ -386,3 +388,25 @@ def test_the_message_of_a_killed_node_is_no_late_reply(code: int) -> None:
         grid._store_arrival("", Arrival(node, reply, 45.0, 0.0))
     (late,) = session.collect_late_replies(2)
     assert (late.client, late.reply_seconds) == (1, 45.0)
+
+
+def test_an_exchange_of_masks_closes_by_its_clients_and_its_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half of the clients are not enough on a single node; each exchange counts anew."""
+    protocol = NativeProtocol(quorum=Quorum(0.5), secure_aggregation=SecureAggregation())
+    strategy = build_named_strategy("average_all", 4, communication=protocol)
+    session = NodeSession(protocol, strategy.population, strategy.rules)
+    hosted = {7: (0,), 8: (1,), 9: (2, 3)}
+    monkeypatch.setattr(session.registry, "group_by_node", lambda _: dict(hosted))
+    grid = WaitingGrid(make_grid(ClientApp(), 1))
+    session.open_exchange(grid, range(4), None, priority=frozenset(range(4)))
+    assert session.quorum_share == 0.5
+    for node, expected in ((9, False), (9, False), (7, True), (8, True)):
+        if expected is False:
+            session.count_replies_again(lambda nodes: len(nodes) >= 2)
+        reply = make_reply(node, encode_evaluate_reply([make_evaluate_result(hosted[node][0])]))
+        assert session.is_quorum(Arrival(node, reply, 1.0, 1.0)) is expected
+    session.open_exchange(grid, range(4), None, priority=frozenset(range(4)))
+    reply = make_reply(9, encode_evaluate_reply([make_evaluate_result(k) for k in (2, 3)]))
+    assert session.is_quorum(Arrival(9, reply, 1.0, 1.0))  # of a round without masks
