@@ -298,18 +298,20 @@ def build_train_requests(
             start_models=None
             if start_models is None
             else _select_start_models(start_models, clients, records),
-            start_rounds=_list_start_rounds(context, clients),
+            start_rounds=None
+            if late is None and context.masks is None
+            else _list_start_rounds(context, clients),
             masking=None if context.masks is None else context.masks.requests[node],
         )
         for node, clients in context.clients_by_node.items()
     }
 
 
-def _list_start_rounds(context: RoundContext, clients: Sequence[int]) -> tuple[int, ...] | None:
-    """Return the rounds in which clients were asked if they take part; None if this asks them."""
-    if context.late is not None:
-        return tuple(context.late.start_rounds[k] for k in clients)
-    return None if context.masks is None else (context.server_round,) * len(clients)
+def _list_start_rounds(context: RoundContext, clients: Sequence[int]) -> tuple[int, ...]:
+    """Return the rounds in which clients were asked if they take part."""
+    if context.late is None:  # asked for keys in this round
+        return (context.server_round,) * len(clients)
+    return tuple(context.late.start_rounds[k] for k in clients)
 
 
 def _encode_start_models(
@@ -471,13 +473,12 @@ class UpdateReceiver:
         size.
         """
         robustness = self.session.communication.robustness
-        start = self.context.get_start(client)
-        ordered = {name: arrays[name] for name in start}
+        ordered = {name: arrays[name] for name in self.context.model}
         if self.store is not None:
             ordered = self.store.store(ordered)
         if robustness.clip_norm is None:
             return ordered
-        clipped, note = robustness.clip(start, ordered)
+        clipped, note = robustness.clip(self.context.get_start(client), ordered)
         if note is not None:
             self.results.note(client, note)
         return clipped

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from logging import INFO, WARNING
 from typing import Any, Generic
 
@@ -735,12 +736,13 @@ class NodeSession:
             results,
             kind=TrainResult,
             max_bytes=lambda count: communication.get_max_reply_bytes(count, model),
-            read_sum=self._get_sum_reader(),
+            read_sum=self._read_sum,
             keeps_arrays=communication.needs_full_replies,
         )
 
-    def _get_sum_reader(self) -> Callable[[RecordDict], PartialSums | MaskedVector | None] | None:
-        """Return what reads the sum in a train reply, None if no node may send one."""
+    @cached_property
+    def _read_sum(self) -> Callable[[RecordDict], PartialSums | MaskedVector | None] | None:
+        """What reads the sum in a train reply, None if no node may send one."""
         if self.communication.secure_aggregation is not None:
             return decode_masked_vector
         return decode_partial_sum if self.communication.is_native else None

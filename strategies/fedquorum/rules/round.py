@@ -255,12 +255,11 @@ def decide_round(
     )
     # Rules compute with arrays by ascending client id, so that no order of arrival matters. NumPy
     # reads None, a number that a client did not report, as NaN.
-    client = np.array([a.client for a in usable], dtype=np.int64)
     updates = ClientUpdates(
-        client=client,
-        priority_weight=population.priority_weights[
-            np.searchsorted(population.sorted_clients, client)
-        ],
+        client=np.array([a.client for a in usable], dtype=np.int64),
+        priority_weight=np.array(
+            [population.get_priority_weight(a.client) for a in usable], dtype=np.float64
+        ),
         num_examples=np.array([a.num_examples for a in usable], dtype=np.float64),
         loss=np.array([a.loss for a in usable], dtype=np.float64),
         accuracy=np.array([a.accuracy for a in usable], dtype=np.float64),
