@@ -34,6 +34,7 @@ from fedquorum.flower.codec import (
     encode_evaluate_reply,
     encode_hosted_clients,
     encode_train_reply,
+    has_masks,
     is_inquiry,
 )
 from fedquorum.flower.mods import SecureSumMod
@@ -117,6 +118,13 @@ def _apply_run_mods(message: Message, context: Context, call_next: ClientAppCall
     return call_next(message, context)
 
 
+def _mask_sum(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Mask the sum of updates in a round with masks."""
+    if not has_masks(message.content, context.state):
+        return call_next(message, context)
+    return SecureSumMod()(message, context, call_next)
+
+
 def _wrap_with_mod(call_next: ClientAppCallable, mod: Mod) -> ClientAppCallable:
     return lambda message, context: mod(message, context, call_next)
 
@@ -169,7 +177,7 @@ def handle_statistics(message: Message, context: Context) -> Message:
     return Message(content, reply_to=message)
 
 
-@app.train(mods=[_apply_run_mods, SecureSumMod()])
+@app.train(mods=[_apply_run_mods, _mask_sum])
 def handle_train(message: Message, context: Context) -> Message:
     """Let every selected client decide whether to train, and train."""
     if is_inquiry(message.content):

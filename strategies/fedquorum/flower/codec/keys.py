@@ -18,6 +18,7 @@ MASK_KEYS = "mask-keys"
 MASK_SHARES = "mask-shares"
 MASKED_SUM = "masked-sum"
 UNMASK = "unmask-sum"
+SECURE_SUM_STEPS = (MASK_KEYS, MASK_SHARES, MASKED_SUM, UNMASK)
 MASK_STATE = "mask-state"  # never sent: what a node keeps between two of them
 
 # In requests and in replies.

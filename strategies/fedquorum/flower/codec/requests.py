@@ -27,12 +27,14 @@ from .keys import (
     FINETUNE_EPOCHS,
     GLOBAL_ACCURACY,
     GLOBAL_LOSS,
+    MASK_STATE,
     MEASURES_LOSS,
     NUM_TERMS,
     PRIORITY,
     PROPORTION,
     PROTOCOL_KEY,
     REQUEST_KEYS,
+    SECURE_SUM_STEPS,
     SERVER_ROUND,
     START_INDEX,
     START_MODEL,
@@ -325,6 +327,11 @@ def decode_listed_clients(content: RecordDict) -> tuple[int, tuple[int, ...]]:
     if not isinstance(listed, list) or not all(isinstance(k, int) for k in listed):
         raise ProtocolError(f"'{CLIENT_ID}' must be a list of whole numbers")
     return decode_selected_clients(content, listed)
+
+
+def has_masks(content: RecordDict, state: RecordDict) -> bool:
+    """Say whether a train message is part of a secure sum, or its node had a part in one."""
+    return MASK_STATE in state or any(step in content for step in SECURE_SUM_STEPS)
 
 
 def was_asked_before(content: RecordDict) -> bool:

@@ -41,6 +41,7 @@ from .keys import (
     RUN,
     SEALED_SHARES,
     SECRETS,
+    SECURE_SUM_STEPS,
     SHARE_KEY,
     SURVIVOR,
     THRESHOLD,
@@ -53,9 +54,6 @@ SEALED_BYTES = 12 + 2 * SECRET_BYTES + 16
 """A nonce, two shares and a tag."""
 
 MAX_NODE_ID = 2**64 - 1
-STEPS = (MASK_KEYS, MASK_SHARES, MASKED_SUM, UNMASK)
-"""The records by which a node knows the four requests."""
-
 Records = dict[str, ArrayRecord | ConfigRecord]
 """What to add to a message."""
 
@@ -68,7 +66,7 @@ def find_step(content: RecordDict) -> str | None:
     ProtocolError
         If there are several.
     """
-    steps = [name for name in STEPS if name in content]
+    steps = [name for name in SECURE_SUM_STEPS if name in content]
     if len(steps) > 1:
         raise ProtocolError(f"a message has '{steps[0]}' or '{steps[1]}', not both")
     return steps[0] if steps else None
