@@ -33,6 +33,8 @@ MODULES = (
     "piqp",
     "numpy.random",
     "filelock",
+    "cryptography.hazmat.primitives.asymmetric.x25519",
+    "cryptography.hazmat.primitives.ciphers.aead",
 )
 SECONDS = 5.0  # for the small command to send its arguments
 INTERVAL = 0.5  # between two checks that the SuperNode still runs

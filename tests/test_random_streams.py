@@ -25,6 +25,7 @@ PURPOSES = {
     "iid-test",
     "iid-train",
     "model",
+    "neighbors",
     "own-split",
     "priority",
     "proportional-",  # and the split
