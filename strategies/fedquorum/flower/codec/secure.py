@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from ...errors import ProtocolError
-from ..secure.keys import KEY_BYTES, SECRET_BYTES, RoundId
+from ..secure.keys import HASH_BYTES, KEY_BYTES, NONCE_BYTES, SECRET_BYTES, RoundId
 from ..secure.messages import (
     MaskedVector,
     NodeKeys,
@@ -49,8 +49,7 @@ from .keys import (
     VALUES,
 )
 
-HASH_BYTES = 32
-SEALED_BYTES = 12 + 2 * SECRET_BYTES + 16
+SEALED_BYTES = NONCE_BYTES + 2 * SECRET_BYTES + 16
 """A nonce, two shares and a tag."""
 
 MAX_NODE_ID = 2**64 - 1

@@ -26,6 +26,7 @@ SECRET_BYTES = 16
 """One chunk of Shamir's scheme over GF(2^128); keys are derived from it."""
 
 KEY_BYTES = 32
+HASH_BYTES = 32
 NONCE_BYTES = 12
 COUNTER_BYTES = 16
 BLOCK = 2**16

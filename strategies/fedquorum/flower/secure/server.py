@@ -8,6 +8,7 @@ import numpy as np
 
 from .errors import ProtocolViolationError, SecureSumError
 from .keys import (
+    HASH_BYTES,
     PAIR_MASK,
     RoundId,
     Vector,
@@ -31,7 +32,6 @@ from .messages import (
 from .plan import MIN_NODES, GraphSize, MaskPlan
 from .shares import restore_secret
 
-HASH_BYTES = 32
 NO_SHARES: Mapping[int, bytes] = MappingProxyType({})
 
 
