@@ -268,6 +268,9 @@ class MaskedRound:
         answers = self._exchange("unmask", requests, receive, secure_sum.can_unmask)
         for client, problem in answers.malformed.items():
             results.note(client, f"its answer to unmask the sum was refused: {problem}")
+        for client, result in answers.by_client.items():
+            if result.status is not Status.DONE and client not in answers.malformed:
+                results.note(client, f"it did not help to unmask the sum: {result.reason}")
         total, _ = secure_sum.finish()
         shapes = {name: array.shape for name, array in model.items()}
         return bins.from_integers(total.reshape(2, -1), shapes)
