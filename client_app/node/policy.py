@@ -348,7 +348,7 @@ def find_policy(configured: str, data_path: str) -> Path | None:
 
 def may_send_reasons(node_config: Mapping[str, Any]) -> bool:
     """Say whether the owner of a device lets the texts of errors leave it."""
-    path = find_policy(*(str(node_config.get(key, "")) for key in ("policy-path", "data-path")))
+    path = _find_policy_of(node_config)
     try:
         return path is not None and load_policy(path).reasons
     except SettingsError:
@@ -490,14 +490,8 @@ class PolicyMod:
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Check one message against the policy, and return the reply."""
-        config = context.node_config
-        configured, data_path = (str(config.get(key, "")) for key in ("policy-path", "data-path"))
-        path = find_policy(configured, data_path)
-        kind, client = get_base_message_type(message), int(config[CLIENT_ID])
-        # A round with masks has four messages of type train, of which one trains.
-        trains = (kind == MessageType.TRAIN and not is_inquiry(message.content)) or (
-            kind == MessageType.EVALUATE and requests_training(message.content)
-        )
+        path = _find_policy_of(context.node_config)
+        kind, client = get_base_message_type(message), int(context.node_config[CLIENT_ID])
         usage = UsageLog(get_flwr_home() / USAGE_FILE)
         composed = self.compose(context)
         try:
@@ -505,7 +499,7 @@ class PolicyMod:
             problem = (
                 policy.find_problem(composed.settings, composed.experiment)
                 or policy.find_message_problem(kind, message.content)
-                or _find_usage_problem(policy.per_day, usage, message.content, trains=trains)
+                or _find_usage_problem(policy.per_day, usage, message)
             )
         except SettingsError as error:
             log(ERROR, "The policy of this node cannot be used: %s", error)
@@ -516,14 +510,6 @@ class PolicyMod:
         reply = call_next(message, context)
         if reply.has_error():
             return reply
-        if trains and policy.per_day != DailyLimit():
-            decode = decode_train_reply if kind == MessageType.TRAIN else decode_evaluate_reply
-            num_examples = [
-                result.num_examples for result in decode(reply.content) if result.num_examples
-            ]
-            usage.add_examples(int(sum(num_examples)))
-        if policy.withhold:
-            reply.content = drop_metrics(reply.content, policy.withheld)
         is_query = message.metadata.message_type == MessageType.QUERY
         if is_query and policy.client_name and composed.settings.data.names:
             reply.content = add_client_names(reply.content, {client: policy.client_name})
@@ -543,16 +529,50 @@ class PolicyMod:
         reply.content = add_scale(reply.content, encode_scale(scale))
 
 
-def _find_usage_problem(
-    limit: DailyLimit, usage: UsageLog, content: RecordDict, *, trains: bool
-) -> str | None:
+def limit_results(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Count a device's examples of a day, and withhold what the owner withholds: a Flower mod.
+
+    It is the last of the mods, next to the app: what the others add up or mask is without the
+    metrics that stay on the device, and with masks no reply has the number of examples.
+    """
+    reply = call_next(message, context)
+    path = _find_policy_of(context.node_config)
+    if path is None or reply.has_error():
+        return reply
+    policy, kind = load_policy(path), get_base_message_type(message)
+    if policy.per_day != DailyLimit() and _trains(message):
+        decode = decode_train_reply if kind == MessageType.TRAIN else decode_evaluate_reply
+        counts = [result.num_examples for result in decode(reply.content) if result.num_examples]
+        UsageLog(get_flwr_home() / USAGE_FILE).add_examples(int(sum(counts)))
+    if policy.withhold:
+        reply.content = drop_metrics(reply.content, policy.withheld)
+    return reply
+
+
+def _find_policy_of(node_config: Mapping[str, Any]) -> Path | None:
+    """Return the path of the policy of a node, None if it has none."""
+    return find_policy(*(str(node_config.get(key, "")) for key in ("policy-path", "data-path")))
+
+
+def _trains(message: Message) -> bool:
+    """Say whether clients train for a message.
+
+    A round with masks has four messages of type train, of which one trains.
+    """
+    kind = get_base_message_type(message)
+    if kind == MessageType.TRAIN:
+        return not is_inquiry(message.content)
+    return kind == MessageType.EVALUATE and requests_training(message.content)
+
+
+def _find_usage_problem(limit: DailyLimit, usage: UsageLog, message: Message) -> str | None:
     """Return the day's limit that is used up, or None; count the round if the message trains."""
     if limit == DailyLimit():
         return None
-    if trains:
+    if _trains(message):
         return usage.count_round(limit)
     # A node that cannot train says so before it holds others' shares, which would be lost with it.
-    return usage.find_problem(limit) if MASK_KEYS in content else None
+    return usage.find_problem(limit) if MASK_KEYS in message.content else None
 
 
 def refuse_message(message: Message, client: int, problem: str) -> Message:
