@@ -3,12 +3,19 @@
 import random
 from collections.abc import Mapping
 from copy import copy
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum.flower.codec import decode_partial_sum, decode_sum_bins, encode_arrays
+from fedquorum.flower.codec import (
+    decode_masked_vector,
+    decode_partial_sum,
+    decode_sum_bins,
+    decode_train_reply,
+    encode_arrays,
+)
 from fedquorum.flower.codec.keys import SECURE_SUM_STEPS
 from fedquorum.flower.mods import NO_MASK_STATE
 from fedquorum.flower.round import NO_MASK_REASON
@@ -54,7 +61,13 @@ def test_the_model_has_the_same_bits(name: str, nodes: int) -> None:
     plain = RecordedRun(nodes, name, rounds=ROUNDS, **NO_MASKS)
     masked = RecordedRun(nodes, name, rounds=ROUNDS, **MASKS)
     assert masked.bits == plain.bits
-    assert masked.strategy.step_result.report == plain.strategy.step_result.report
+    expected = plain.strategy.step_result.report
+    hidden: dict[str, Any] = dict.fromkeys(("loss", "accuracy", "num_examples"))
+    if masked.strategy.rules.weighting.traits.weights_by_data:
+        del hidden["num_examples"]
+    decisions = tuple(replace(one, **hidden) for one in expected.decisions)
+    assert any(getattr(one, key) is not None for one in expected.decisions for key in hidden)
+    assert masked.strategy.step_result.report == replace(expected, decisions=decisions)
     assert len(masked.grid.sent) == ROUNDS * 4 * nodes
     stored = [serialize(one.content) for sent in masked.grid.sent for one in sent]
     in_the_clear = [serialize(reply.content) for _, reply in plain.grid.sent]
@@ -158,7 +171,10 @@ def test_a_node_that_fails_in_a_step(step: str, kind: str) -> None:
     run.play(2)
     lost = () if step == UNMASK else (2,)
     assert run.bits == play_without_masks(lost, 2)[1]
-    status = ("trained", None) if step == UNMASK else ("failed", REASONS[kind])
+    status: tuple[str, str | None] = ("failed", REASONS[kind])
+    if step == UNMASK:
+        note = f"it did not help to unmask the sum: {REASONS[kind]}"
+        status = ("trained", None if kind == "silent" else note)
     assert run.statuses == {**dict.fromkeys(range(NUM_CLIENTS), ("trained", None)), 1: status}
     repair(run)
     run.play(3)
@@ -227,7 +243,10 @@ def test_an_update_in_the_clear_is_rejected() -> None:
 
 def test_a_masked_sum_with_an_unusable_client_is_left_out() -> None:
     """Nothing can be taken out of a masked vector, so its node counts as lost."""
-    run = RecordedRun(NUM_CLIENTS, rounds=1, **MASKS)
+    run = RecordedRun(NUM_CLIENTS, "fedavg", rounds=1, **MASKS)
+    plain = RecordedRun(NUM_CLIENTS, "fedavg", rounds=1, **NO_MASKS)
+    fail("silent", "", plain, (2,))
+    plain.play(2)
 
     def change(step: str, node: int, reply: Message) -> Message:
         if (step, node) != (SUM, 2):
@@ -240,7 +259,51 @@ def test_a_masked_sum_with_an_unusable_client_is_left_out() -> None:
     status, reason = run.statuses[1]
     assert status == "rejected"
     assert "in one sum with client 1, whose num-examples is 0.5" in (reason or "")
-    assert run.bits == play_without_masks((2,), 2)[1]
+    assert run.bits == plain.bits
+
+
+# --- what else leaves a node -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fedau", "fedavg"])
+def test_no_number_of_a_client_leaves_its_node(name: str) -> None:
+    """With training: no loss and no accuracy, and its amount of data only for weights by data."""
+    plain = RecordedRun(NUM_CLIENTS, name, rounds=1, **NO_MASKS)
+    results = [one for _, reply in plain.grid.sent for one in decode_train_reply(reply.content)]
+    assert all(one.num_examples for one in results)
+    assert all((one.loss is None) is (name == "fedau") for one in results)
+    masked = RecordedRun(NUM_CLIENTS, name, rounds=1, **MASKS)
+    for message, reply in masked.grid.sent:
+        step = next(one for one in SECURE_SUM_STEPS if one in message.content)
+        allowed = {"protocol", "client-id", "status"}
+        if step == SUM and name == "fedavg":
+            allowed |= {"num-examples"}
+        assert reply.content["metrics"].keys() == allowed
+        assert reply.content.keys() == {"metrics", step}
+
+
+@pytest.mark.parametrize("count", [0, 2, 6, 2**63])
+def test_a_count_of_unclipped_updates_that_cannot_be_is_refused(count: int) -> None:
+    """A node may send any, as it may add anything to the sum; more than all clients is no count."""
+    overrides = "strategy=average_all privacy=dp_adaptive_client"
+    privacy = PRIVACY["dp_adaptive_client"]
+    run = RecordedRun(NUM_CLIENTS, "average_all", overrides, rounds=1, privacy=privacy, **MASKS)
+    before = run.bits
+
+    def change(step: str, node: int, reply: Message) -> Message:
+        if (step, node) != (SUM, 2):
+            return reply
+        vector = decode_masked_vector(reply.content)
+        assert vector is not None
+        values = vector.values.copy()
+        values[-1] += np.uint64(count)
+        return replace_content(reply, {**reply.content, SUM: encode_arrays({"values": values})})
+
+    run.grid.change = change
+    run.play(2)
+    refused = run.strategy.step_result.report.rejection_reason
+    assert refused == (NOT_UNMASKED if count > NUM_CLIENTS else None)
+    assert (run.bits == before) is (refused is not None)
 
 
 def replace_content(reply: Message, records: Mapping[str, Any]) -> Message:
@@ -253,7 +316,7 @@ def replace_content(reply: Message, records: Mapping[str, Any]) -> Message:
 def damage_record(record: Any, chance: random.Random) -> Any:
     """Return a record with another type, field, length or content."""
     if isinstance(record, ArrayRecord):
-        values = np.frombuffer(record["values"].data[-8 * 1220 :], np.uint64)
+        values = np.frombuffer(record["values"].data[-8 * 1221 :], np.uint64)
         return chance.choice(
             [
                 encode_arrays({"values": values[:-1]}),

@@ -145,7 +145,7 @@ def _audit_input(recorded: AuditInput) -> AuditResult:
                 mismatches += [Mismatch(number, client, text) for client, text in found]
             loss_sum_before = replayed.record.decision_loss_sum
             rounds, decisions = rounds + 1, decisions + len(replayed.rows)
-            statuses.update(_get_status_kind(row) for row in replayed.rows)
+            statuses.update(_get_status_kind(recorded, replayed, row) for row in replayed.rows)
             admitted.update(row["client"] for row in replayed.rows if row["weight"] != 0.0)
     except UndecidableError as error:
         mismatches.append(
@@ -327,7 +327,7 @@ def _find_outcome_mismatches(
     number, client, plan = replayed.record.round, row["client"], replayed.plan
     if row["status"] not in STATUSES:
         yield Mismatch(number, client, f"status is {row['status']!r}, which is none")
-    is_usable = row["num_examples"] is not None
+    is_usable = recorded.is_usable(row, replayed.record)
     if not is_usable and row["status"] == "trained":
         yield Mismatch(number, client, "trained, but nothing usable of it is recorded")
     if not is_usable and (row["loss"] is not None or row["accuracy"] is not None):
@@ -566,10 +566,10 @@ def _list_refusals(run: Run) -> Iterator[str]:
             )
 
 
-def _get_status_kind(row: TableRow) -> str:
+def _get_status_kind(recorded: AuditInput, replayed: ReplayedRound, row: TableRow) -> str:
     if row["status"] in ("unavailable", "failed", "late", "busy"):
         return "absent"
-    if row["status"] == "rejected" and row["num_examples"] is None:
+    if row["status"] == "rejected" and not recorded.is_usable(row, replayed.record):
         return "unusable"
     return str(row["status"])
 

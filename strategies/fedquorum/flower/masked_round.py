@@ -108,7 +108,8 @@ class MaskedRound:
             size = secure_aggregation.choose_size(len(nodes), session.quorum_share)
             low = max(MIN_NODES, size.threshold)
             round_id = RoundId(str(grid.run.run_id), server_round)
-            length = 2 * sum(array.size for array in model.values())
+            # The last integer is the number of updates that needed no clipping.
+            length = 2 * sum(array.size for array in model.values()) + 1
             masked.secure_sum = SecureSum(round_id, nodes, size, seed, length)
             masked._exchange_keys(masked.secure_sum, low)
             masked._exchange_shares(masked.secure_sum, low)
@@ -268,9 +269,18 @@ class MaskedRound:
         answers = self._exchange("unmask", requests, receive, secure_sum.can_unmask)
         for client, problem in answers.malformed.items():
             results.note(client, f"its answer to unmask the sum was refused: {problem}")
+        for client, result in answers.by_client.items():
+            if result.status is not Status.DONE and client not in answers.malformed:
+                results.note(client, f"it did not help to unmask the sum: {result.reason}")
         total, _ = secure_sum.finish()
+        num_trained = sum(outcome.is_usable for outcome in results.outcomes.values())
+        count = int(total[-1])
+        if count > num_trained:
+            raise ArithmeticError(f"{count} of {num_trained} updates needed no clipping")
         shapes = {name: array.shape for name, array in model.items()}
-        return bins.from_integers(total.reshape(2, -1), shapes)
+        parts = bins.from_integers(total[:-1].reshape(2, -1), shapes)
+        results.num_unclipped = count
+        return parts
 
 
 def _has_replied(client: int, results: ReplyResults[TrainResult]) -> bool:

@@ -5,6 +5,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
@@ -28,6 +29,8 @@ from .codec import (
     encode_train_reply,
     filter_clients,
     find_round,
+    find_weighs_by_data,
+    has_clipping_norm,
     is_inquiry,
     view_model,
     was_asked_before,
@@ -51,7 +54,7 @@ from .codec.secure import (
 from .secure.errors import ProtocolViolationError
 from .secure.keys import RoundId
 from .secure.node import NodeState, make_keys, make_shares, mask_vector, unmask
-from .validation import find_sum_problem
+from .validation import NO_CLIP_INDICATOR, find_sum_problem
 
 __all__ = ["AvailabilityMod", "NodeAvailability", "SecureSumMod"]
 
@@ -252,6 +255,10 @@ class SecureSumMod:
     the first, second and fourth one itself. For the third it calls the ClientApp, and replaces the
     sum in the reply by a masked one. It must be the last of the mods, next to the app.
 
+    Of each client only its status leaves the node, and its amount of data where the weights need
+    it: the ClientApp's losses, metrics and further records do not. The number of clients whose
+    update needed no clipping is masked with the sum, as its last integer.
+
     If anything is wrong the clients fail with the reason, and no update leaves the node: not in the
     clear, and not after a request without masks in a round that has them.
 
@@ -309,17 +316,42 @@ class SecureSumMod:
         reply = call_next(message, context)
         if reply.has_error():
             return reply
-        content = drop_sum(reply.content)
-        if any(result.status is Status.DONE for result in decode_train_reply(content)):
+        results = decode_train_reply(drop_sum(reply.content))
+        weighs_by_data = find_weighs_by_data(message.content)
+        content = encode_train_reply(
+            [
+                TrainResult(
+                    result.client,
+                    result.status,
+                    reason=result.reason,
+                    num_examples=result.num_examples if weighs_by_data else None,
+                )
+                for result in results
+            ]
+        )
+        trained = [result for result in results if result.status is Status.DONE]
+        if trained:
             sums = decode_partial_sum(reply.content)
             problem = NO_SUM if sums is None else find_sum_problem(sums, model, bins)
             if problem is not None or sums is None:  # mypy knows that both are the same
                 raise ProtocolError(problem)
-            state, masked = mask_vector(state, request, bins.to_integers(sums).reshape(-1))
+            num_unclipped = _count_unclipped(message.content, trained)
+            integers = bins.to_integers(sums).reshape(-1)
+            vector = np.concatenate([integers, np.array([num_unclipped], np.uint64)])
+            state, masked = mask_vector(state, request, vector)
             context.state.update(encode_state(state))
             content.update(encode_masked_vector(masked))
         reply.content = content
         return reply
+
+
+def _count_unclipped(content: RecordDict, trained: Sequence[TrainResult]) -> int:
+    """Return how many updates needed no clipping, 0 if the request has no norm."""
+    if not has_clipping_norm(content):
+        return 0
+    if not all(result.has_clip_indicator for result in trained):
+        raise ProtocolError(NO_CLIP_INDICATOR)
+    return sum(result.norm_bit == 0 for result in trained)
 
 
 def _was_masked(message: Message, context: Context) -> bool:

@@ -105,7 +105,8 @@ class NativeProtocol:
         that they tell nothing of single updates. The last bits of the model depend on it.
     secure_aggregation : SecureAggregation, optional
         Let every node mask its sum: the server then learns the sum over all nodes, and no other.
-        Implies ``requires_sums`` and ``fixed_bins``. Losses and counts are sent as usual.
+        Implies ``requires_sums`` and ``fixed_bins``. Of each client the server learns whether it
+        took part, and its amount of data where the weights need it.
     evaluated_clients : {"all", "priority"}
         The clients whose test splits are evaluated. With ``priority``, a non-priority client
         reports nothing about itself unless it trains.
@@ -396,7 +397,12 @@ class NativeProtocol:
 
     def build_limits(self, rules: RuleSet) -> Limits:
         """Return the allowed ranges of the numbers in a train reply."""
-        return Limits(needs_loss=rules.needs_losses)
+        has_masks = self.secure_aggregation is not None
+        return Limits(
+            needs_loss=rules.needs_losses,
+            hides_numbers=has_masks,
+            needs_examples=not has_masks or rules.weighting.traits.weights_by_data,
+        )
 
     def get_max_reply_bytes(self, num_clients: int, model: NamedArrays | None) -> int:
         """Return the largest size in bytes of a reply for ``num_clients``, with models if given."""

@@ -457,7 +457,8 @@ class ComposedStrategy(Strategy):
             clipping_norm=None
             if context.mechanism is None
             else context.mechanism.compute_next_norm(
-                list_clip_indicators(results, outcomes), len(context.plan.clients)
+                list_clip_indicators(results, outcomes, has_masks=context.masks is not None),
+                len(context.plan.clients),
             ),
             update_sizes=get_update_sizes(applied, outcomes, state.update_sizes)
             if context.bins.is_fixed

@@ -301,6 +301,16 @@ def find_round(content: RecordDict) -> int:
     return server_round if isinstance(server_round, int) else 0
 
 
+def find_weighs_by_data(content: RecordDict) -> bool:
+    """Say whether a train request multiplies a client's update by its amount of data."""
+    return bool(_get_config(content).get(BY_DATA, False))
+
+
+def has_clipping_norm(content: RecordDict) -> bool:
+    """Say whether a train request lets clients clip their updates."""
+    return CLIPPING_NORM in _get_config(content)
+
+
 def view_model(content: RecordDict) -> NamedArrays:
     """Return the model of a train request as views; its only one, if clients start from it.
 
