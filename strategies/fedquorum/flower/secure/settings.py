@@ -36,11 +36,13 @@ class MaskSummary:
 
     def format_line(self) -> str:
         """Return the line at the start of a run."""
+        left = f"{self.threshold} of the {self.neighbors + 1} holders of its shares"
+        if self.nodes == MIN_NODES:
+            left = "all three"
         return (
             f"Masks: each of {self.nodes} nodes masks its sum with {self.neighbors} others, and "
-            f"{self.threshold} of the {self.neighbors + 1} holders of its shares must be left at "
-            f"the end of a round (assumed: {self.colluding:.3g} of the nodes collude, "
-            f"{self.dropping:.3g} are lost)"
+            f"{left} must be left at the end of a round (assumed: {self.colluding:.3g} of the "
+            f"nodes collude, {self.dropping:.3g} are lost)"
         )
 
 
@@ -99,16 +101,20 @@ class SecureAggregation:
         dropping = self.resolve_dropping(quorum_share)
         try:
             size = GraphSize.for_shares(num_nodes, self.colluding, dropping)
-            if quorum_share >= size.min_share:
+            # A sum of fewer nodes is refused, even if enough hold shares.
+            least = max(size.min_share, MIN_NODES / num_nodes)
+            if quorum_share >= least:
                 return size
-            allowed = f"at least {math.ceil(size.min_share * 1000) / 1000:g}"
+            share = math.ceil(least * 1000) / 1000
+            allowed = f"at least {share:g} of the selected clients" if share < 1 else "None (all)"
         except ParameterError:
             if num_nodes < MIN_NODES or self.dropping is not None or quorum_share == 1.0:
                 raise
-            allowed = "more than half"  # as any threshold is more than half of the holders
+            # Any threshold is more than half of the holders.
+            allowed = "more than half of the selected clients"
         raise ParameterError(
             "quorum",
-            f"{allowed} of the selected clients with masks and {num_nodes} nodes",
+            f"{allowed} with masks and {num_nodes} nodes",
             round(quorum_share, 3),
             "too few holders of shares might be left that do not collude",
         )
