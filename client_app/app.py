@@ -119,7 +119,7 @@ def _apply_run_mods(message: Message, context: Context, call_next: ClientAppCall
 
 
 def _mask_sum(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Mask the sum of updates in a round with masks."""
+    """Mask the sum of updates or of metrics in a round with masks."""
     if not has_masks(message.content, context.state):
         return call_next(message, context)
     return SecureSumMod()(message, context, call_next)
@@ -354,7 +354,7 @@ def _report_failure(node: Node, client: int, error: Exception) -> TrainResult:
     return TrainResult(client, Status.FAILED, reason=node.get_reason(error))
 
 
-@app.evaluate(mods=[_limit_results])
+@app.evaluate(mods=[_mask_sum, _limit_results])
 def handle_evaluate(message: Message, context: Context) -> Message:
     """Let every selected client evaluate the model."""
     node, hosted = _load_hosted(message, context)

@@ -32,6 +32,7 @@ from fedquorum.flower.codec import (
     encode_hosted_clients,
     encode_train_reply,
     is_inquiry,
+    is_of_evaluation,
     requests_training,
 )
 from fedquorum.flower.codec.keys import (
@@ -572,7 +573,9 @@ def _find_usage_problem(limit: DailyLimit, usage: UsageLog, message: Message) ->
     if _trains(message):
         return usage.count_round(limit)
     # A node that cannot train says so before it holds others' shares, which would be lost with it.
-    return usage.find_problem(limit) if MASK_KEYS in message.content else None
+    content = message.content
+    will_train = MASK_KEYS in content and not is_of_evaluation(content)
+    return usage.find_problem(limit) if will_train else None
 
 
 def refuse_message(message: Message, client: int, problem: str) -> Message:

@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum import Population
+from fedquorum.errors import ParameterError
 from fedquorum.flower.codec import (
+    decode_evaluate_reply,
     decode_masked_vector,
     decode_partial_sum,
     decode_sum_bins,
@@ -17,10 +20,13 @@ from fedquorum.flower.codec import (
     encode_arrays,
 )
 from fedquorum.flower.codec.keys import SECURE_SUM_STEPS
+from fedquorum.flower.evaluation_sums import encode_evaluations
 from fedquorum.flower.mods import NO_MASK_STATE
+from fedquorum.flower.protocol import NativeProtocol
 from fedquorum.flower.round import NO_MASK_REASON
 from fedquorum.flower.secure.settings import SecureAggregation
-from fedquorum.rules.round import NOT_UNMASKED
+from fedquorum.rules.decisions import SUMMED_METRICS
+from fedquorum.rules.round import NO_OBJECTIVE, NOT_UNMASKED
 from fedquorum.server.fixed_bins import FixedBins
 from fedquorum.server.virtual_clock import NO_REPLY_REASON
 from flwr.app import (
@@ -35,6 +41,7 @@ from flwr.app import (
 from flwr.app.message.message import make_message
 from flwr.common.serde import recorddict_to_proto
 
+from tests.builders_flower import evaluate_round
 from tests.cases import sample_cases
 from tests.client_app.sum_runs import NUM_CLIENTS, PRIVACY, RULES, RecordedRun
 
@@ -67,9 +74,12 @@ def test_the_model_has_the_same_bits(name: str, nodes: int) -> None:
         del hidden["num_examples"]
     decisions = tuple(replace(one, **hidden) for one in expected.decisions)
     assert any(getattr(one, key) is not None for one in expected.decisions for key in hidden)
-    assert masked.strategy.step_result.report == replace(expected, decisions=decisions)
+    # Two of the clients have priority: F over these is not the mean over all, the only one known.
+    expected = replace(expected, decisions=decisions, objective=NO_OBJECTIVE)
+    assert masked.strategy.step_result.report == expected
     assert len(masked.grid.sent) == ROUNDS * 4 * nodes
-    stored = [serialize(one.content) for sent in masked.grid.sent for one in sent]
+    messages = [*masked.grid.sent, *masked.grid.evaluated]
+    stored = [serialize(one.content) for sent in messages for one in sent]
     in_the_clear = [serialize(reply.content) for _, reply in plain.grid.sent]
     num_searched = 0
     for message, reply in plain.grid.sent:
@@ -396,3 +406,146 @@ def test_a_damaged_reply_changes_no_sum(case: str) -> None:
     repair(run)
     run.play(3)
     assert {status for status, _ in run.statuses.values()} == {"trained"}
+
+
+# --- evaluation ----------------------------------------------------------------------------------
+
+ALL = Population.from_size(NUM_CLIENTS)
+
+
+def compute_means(run: RecordedRun) -> dict[str, float]:
+    """Return the means over the clients' evaluations of the last round, weighted by their data."""
+    evaluations = run.strategy.step_result.evaluations
+    weights = [e.num_examples for e in evaluations]
+    return {
+        name: float(np.average([getattr(e, name) for e in evaluations], weights=weights))
+        for name in ("loss", "accuracy", "test_loss", "test_accuracy")
+    }
+
+
+@pytest.mark.parametrize("nodes", [3, NUM_CLIENTS])
+def test_means_are_those_of_the_clients_evaluations(nodes: int) -> None:
+    """Rounded to the grid of the sums; the objective is one of them where all have priority."""
+    plain = RecordedRun(nodes, population=ALL, evaluated_training=True, **NO_MASKS)
+    masked = RecordedRun(nodes, population=ALL, **MASKS)
+    result, expected = masked.strategy.step_result, compute_means(plain)
+    assert result.evaluations == ()
+    assert result.sums is not None
+    assert result.sums.evaluated == NUM_CLIENTS
+    found = {name: result.sums.means[name] for name in expected}
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert result.sums.counts == {
+        name: 0 if name.startswith("validation") else NUM_CLIENTS for name in SUMMED_METRICS
+    }
+    masked.play(3)
+    plain.play(3)
+    objective = masked.strategy.step_result.report.objective
+    assert objective.loss == pytest.approx(plain.strategy.step_result.report.objective.loss)
+    assert objective.loss == pytest.approx(expected["loss"], abs=1e-6)
+
+
+def test_no_number_of_an_evaluation_is_in_a_message() -> None:
+    """Neither in a reply nor in a request; those without masks have each client's."""
+    plain = RecordedRun(NUM_CLIENTS, rounds=1, **NO_MASKS)
+    masked = RecordedRun(NUM_CLIENTS, rounds=1, **MASKS)
+    replies = [reply.content for _, reply in plain.grid.evaluated]
+    evaluated = [result for reply in replies for result in decode_evaluate_reply(reply)]
+    numbers = {
+        np.float64(value).tobytes()
+        for result in evaluated
+        for value in (result.loss, result.test_loss)
+        if not np.isnan(value)
+    }
+    assert len(numbers) >= NUM_CLIENTS
+    assert len(evaluated) == NUM_CLIENTS
+    in_the_clear = b"".join(map(serialize, replies))
+    assert all(number in in_the_clear for number in numbers)
+    integers = {
+        encode_evaluations([result], NUM_CLIENTS).reshape(3, -1)[0][i].tobytes()
+        for result in evaluated
+        for i, name in enumerate(SUMMED_METRICS)
+        if getattr(result, name) > 0 and name.endswith("loss")
+    }
+    assert len(integers) >= len(numbers)
+    messages = [one for sent in (*masked.grid.sent, *masked.grid.evaluated) for one in sent]
+    stored = [serialize(one.content) for one in messages]
+    assert len(masked.grid.evaluated) == 4 * NUM_CLIENTS
+    assert not any(number in one for number in (*numbers, *integers) for one in stored)
+    for message, reply in masked.grid.evaluated:
+        step = next(one for one in SECURE_SUM_STEPS if one in message.content)
+        assert reply.content["metrics"].keys() == {"protocol", "client-id", "status"}
+        assert reply.content.keys() == {"metrics", step}
+
+
+def test_a_model_is_evaluated_once() -> None:
+    """Two sums over two sets of clients would tell the loss of one that is in only one of them."""
+    run = RecordedRun(NUM_CLIENTS, rounds=1, **MASKS)
+    sums = run.strategy.step_result.sums
+    asked = len(run.grid.evaluated)
+    fail("silent", SHARES, run, (1, 3, 5))
+    run.play(2)  # is refused, so that the model stays
+    evaluate_round(run.strategy, run.grid, 2, encode_arrays(run.model))
+    assert len(run.grid.evaluated) == asked
+    assert run.strategy.step_result.sums is sums
+    repair(run)
+    run.play(3)
+    assert len(run.grid.evaluated) == 2 * asked
+    assert run.strategy.step_result.sums != sums
+    run.strategy.restore(run.strategy.get_state(), run.model)
+    evaluate_round(run.strategy, run.grid, 3, encode_arrays(run.model))
+    assert len(run.grid.evaluated) == 2 * asked
+
+
+@pytest.mark.parametrize("step", SECURE_SUM_STEPS)
+@pytest.mark.parametrize("nodes", [(2,), (1, 3, 5)])
+def test_nodes_that_fail_in_a_step_of_an_evaluation(step: str, nodes: tuple[int, ...]) -> None:
+    """The means are those of the others; with too few there are none, and the run goes on."""
+    run = RecordedRun(NUM_CLIENTS, rounds=1, population=ALL, **MASKS)
+    fail("silent", f"evaluation {step}", run, nodes)
+    run.play(2)
+    sums = run.strategy.step_result.sums
+    assert {status for status, _ in run.statuses.values()} == {"trained"}
+    if len(nodes) > 1:
+        assert sums is None
+    else:
+        assert sums is not None
+        assert sums.evaluated == NUM_CLIENTS - (step != UNMASK)
+        assert set(sums.counts.values()) == {0, sums.evaluated}
+    repair(run)
+    run.play(3)
+    assert run.strategy.step_result.sums is not None
+    assert run.strategy.step_result.report.rejection_reason is None
+
+
+@pytest.mark.parametrize("change", ["of another", "in the clear", "huge"])
+def test_a_hostile_node_in_an_evaluation(change: str) -> None:
+    """What is no masked vector is left out; a vector of any numbers takes the means with it."""
+    run = RecordedRun(NUM_CLIENTS, rounds=1, population=ALL, **MASKS)
+
+    def alter(step: str, node: int, reply: Message) -> Message:
+        if (step, node) != (f"evaluation {SUM}", 2):
+            return reply
+        if change == "in the clear":
+            return replace_content(reply, {k: v for k, v in reply.content.items() if k != SUM})
+        vector = decode_masked_vector(reply.content)
+        assert vector is not None
+        values = vector.values[:-1] if change == "of another" else vector.values + np.uint64(2**60)
+        return replace_content(reply, {**reply.content, SUM: encode_arrays({"values": values})})
+
+    run.grid.change = alter
+    run.play(2)
+    sums = run.strategy.step_result.sums
+    if change == "huge":
+        assert sums is None
+    else:
+        assert sums is not None
+        assert sums.evaluated == NUM_CLIENTS - 1
+
+
+def test_a_metric_that_is_no_sum_is_refused() -> None:
+    """Before the run, as are clients that never train."""
+    with pytest.raises(ParameterError, match=r"metric=auroc \(no sum over clients gives it"):
+        NativeProtocol(metric="auroc", **MASKS)
+    held_out = Population((0, 1, 2), frozenset((0, 1)), held_out=(3, 4))
+    with pytest.raises(ParameterError, match="with clients that never train"):
+        RecordedRun(NUM_CLIENTS, population=held_out, rounds=1, **MASKS)

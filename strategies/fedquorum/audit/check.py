@@ -459,6 +459,8 @@ def _compute_expected_divergence(replayed: ReplayedRound) -> dict[str, float | N
 def _find_evaluation_mismatches(
     recorded: AuditInput, replayed: ReplayedRound
 ) -> Iterator[Mismatch]:
+    if recorded.has_masks:  # the records have no single evaluations
+        return
     settings = recorded.run.find_leg(replayed.record.round).settings
     for split in SPLITS:
         expected = summarize_evaluations(
@@ -550,6 +552,8 @@ def _list_unverifiable(
             f"that clients were unavailable, late or busy, or failed ({statuses['absent']} times)"
         )
     yield from _list_refusals(recorded.run)
+    if recorded.has_masks:
+        yield "global_loss and the means of test and validation, which are sums with masks"
     missing = len(recorded.run.rounds) - rounds
     if missing and recorded.run.status == "running":
         yield f"the last {missing} rounds, whose rows in clients/ are not (or never) written"

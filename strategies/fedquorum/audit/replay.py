@@ -514,7 +514,7 @@ def _replay_round(
         plan_matches_rule=plan_matches_rule,
         objective=(
             decision.report.objective
-            if recorded.is_standard
+            if recorded.is_standard or recorded.has_masks
             else _compute_objective(rules, recorded, record, plan)
         ),
         decision=decision,

@@ -231,6 +231,9 @@ class NativeProtocol:
                 and "a ClientApp written for Flower's own strategies sends its model",
                 "partial_aggregation=False": not self.partial_aggregation
                 and "nodes then send the model of each client",
+                f"metric={self.metric}": self.secure_aggregation is not None
+                and self.metric not in {"loss", "accuracy"}
+                and "no sum over clients gives it; use loss or accuracy",
                 "clip_norm": robustness.clip_norm is not None
                 and "the server cannot clip an update that it does not see",
                 "privacy without clients_clip": privacy is not None
@@ -286,10 +289,15 @@ class NativeProtocol:
         Raises
         ------
         ParameterError
-            If no threshold fits the number of nodes, or the quorum may leave fewer.
+            If some clients never train, no threshold fits the number of nodes, or the quorum may
+            leave fewer.
         """
         if self.secure_aggregation is None:
             return None
+        if population.held_out:
+            raise self._build_sum_error(
+                " with clients that never train", "their evaluation would be a second sum"
+            )
         num_priority, num_asked = rules.selection.sampling.count_sampled(population)
         share = self.quorum.compute_share(range(num_asked), range(num_priority))
         return self.secure_aggregation.summarize(min(num_nodes, num_asked), share)

@@ -375,6 +375,13 @@ class RoundLogger:
             self._warned.add(kind)
             log(WARNING, "Client %s: unusable evaluation: %s", client, problem)
 
+    def log_sums_problem(self, problem: str) -> None:
+        """Warn that the sums of an evaluation cannot be used, once for each problem."""
+        kind = f"sums: {normalize_reason(problem)}"
+        if kind not in self._warned:
+            self._warned.add(kind)
+            log(WARNING, "The model was not evaluated: %s", problem)
+
     def _log_unused(
         self, decision: ClientDecision, names: ClientNames, warned: Collection[int]
     ) -> None:
@@ -816,6 +823,7 @@ class NodeSession:
             results,
             kind=EvaluateResult,
             max_bytes=lambda count: communication.get_max_reply_bytes(count, None),
+            read_sum=None if communication.secure_aggregation is None else decode_masked_vector,
             keeps_arrays=True,
         )
         for _ in arriving:
@@ -905,6 +913,10 @@ class NodeSession:
     def log_evaluation_problem(self, client: int, problem: str) -> None:
         """Warn that a client's evaluation is unusable."""
         self._logger.log_evaluation_problem(self.registry.names.format(client), problem)
+
+    def log_sums_problem(self, problem: str) -> None:
+        """Warn that the sums of an evaluation cannot be used."""
+        self._logger.log_sums_problem(problem)
 
     def log_round(
         self,

@@ -197,13 +197,13 @@ def _unmask_last(kept: NodeState, node: Node, reply: Message) -> int:
 
 
 def test_other_messages_reach_the_app() -> None:
-    """Rounds without masks, and evaluations within a round with masks."""
+    """Rounds without masks, inquiries, and queries."""
     node = Node()
     plain = encode_inquiry(4, (5,))
     assert node.send(plain).content is node.content
     node.start()
     assert node.send(plain).content is node.content
-    assert node.send(node.request, MessageType.EVALUATE).content is node.content
+    assert node.send(node.request, MessageType.QUERY).content is node.content
     config = ConfigRecord({"protocol": 4, "server-round": 5, "client-id": [5]})
     assert node.send({"config": config}).content is node.content  # of another round
     assert node.calls == 4
