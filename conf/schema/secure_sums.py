@@ -10,13 +10,13 @@ from fedquorum.rules.composition import RuleSet
 from fedquorum.rules.metrics import METRICS
 
 from conf.schema.data import agrees_on_numbers, agrees_on_target
+from conf.schema.privacy import CLIENT_MODES
 from conf.schema.secure_aggregation import MaskSettings
 from conf.schema.settings import Settings, get_evaluation_metric
 
 MAX_DEFAULT_NODES = 10
 """Where one process or one cluster has all clients: more nodes would cost time alone."""
 
-PRIVATE_WITH_MASKS = ("none", "dp_fixed_client")
 SUMMED_METRICS = tuple(
     name for name in METRICS if name not in ("auroc", "average_precision", "f1", "r2")
 )
@@ -95,15 +95,17 @@ def _list_training_conditions(settings: Settings) -> Iterator[_Condition]:
     yield _Condition("robustness.clip_norm", norm, norm is None, "null", _UNSEEN)
     reason = "a bound on a weight changes it after training"
     yield _Condition("robustness.max_weight", weight, weight is None, "null", reason)
-    allowed, reason = " or ".join(PRIVATE_WITH_MASKS), _UNSEEN
-    if privacy == "dp_adaptive_client":
-        reason = "each client would report whether its update is longer than the norm"
-    yield _Condition("privacy", privacy, privacy in PRIVATE_WITH_MASKS, allowed, reason)
+    modes = ("none", *CLIENT_MODES)
+    allowed = f"one of {', '.join(modes)}"
+    yield _Condition("privacy", privacy, privacy in modes, allowed, _UNSEEN)
 
 
 def _list_result_conditions(settings: Settings) -> Iterator[_Condition]:
     """Yield what masks need of scales and evaluations, which must be sums too."""
     data, evaluation, metric = settings.data, settings.evaluation, get_evaluation_metric(settings)
+    held_out = data.holdout_client_fraction
+    reason = "the sum over clients that never train would be a second one of the same model"
+    yield _Condition("data.holdout_client_fraction", held_out, not held_out, "0", reason)
     reason = "the sums on which clients agree have no masks"
     yield _Condition("data.scaling", "agreed", not agrees_on_numbers(data), "client", reason)
     scale = "[mean, deviation], such as [400000, 150000] from published numbers,"
