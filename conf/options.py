@@ -16,6 +16,7 @@ GROUPS = (
         "availability",
         "response_time",
         "privacy",
+        "secure_aggregation",
         "engine",
     ),
     "tracker",

@@ -99,7 +99,7 @@ def describe_strategy(strategy: StrategyEntry) -> RuleDescription:
 
     return RuleDescription(
         clients=get_first("clients", own, counting, selection),
-        **{name: get_first(name, own, selection, counting) for name in ("source", "secure_sum")},
+        source=get_first("source", own, selection, counting),
         **{
             name: get_first(name, own, counting)
             for name in ("use", "weight", "state", "update_bound", "bound_needs")
@@ -247,13 +247,25 @@ def build_update_bound_table() -> str:
 
 
 def build_secure_sum_table() -> str:
-    """Return the table of each strategy's abilities if the server saw only sums."""
-    rows = [*merge_rows((key, (item.secure_sum,)) for key, item in describe_strategies())]
+    """Return the table of the strategies for which the server needs no more than the sum."""
+    population = Population.from_size(2, [0])
+
+    def get_answer(key: str) -> str:
+        reason = build_default_rules(key, population).sum_unsupported_reason
+        return f"no: {reason}" if reason else "yes"
+
+    rows = [*merge_rows((key, (get_answer(key),)) for key in NAMED_STRATEGIES)]
     rows += [
-        ["`composed`", "as its most demanding part allows, by the rows above"],
-        ["`custom`", "possible if the weights depend on neither losses nor updates"],
+        ["`composed`", "if all its parts allow it, by the rows above"],
+        [
+            "`custom`",
+            (
+                "if the rule's traits have an empty `sum_unsupported_reason`: its weights are "
+                "known before training"
+            ),
+        ],
     ]
-    return format_table(("strategy", "under secure aggregation"), rows)
+    return format_table(("strategy", "`secure_aggregation=masks`"), rows)
 
 
 def compute_state_bytes(key: str, num_clients: int) -> int:

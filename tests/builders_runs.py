@@ -18,6 +18,15 @@ COUNTING = (
 )
 """The overrides of a run in which late updates count."""
 
+MASKS = (
+    *("secure_aggregation=masks", "data=synth", "data.num_clients=5", "data.num_priority=2"),
+    *("data.sizes=equal", "data.samples_per_client=30", "client.local_epochs=1"),
+)
+"""The overrides of a run with masks, beside its strategy."""
+
+MASKED_STRATEGIES = ("fedau", "average_all", "known_statistics")
+"""One strategy for each kind of weights: by what was counted, fixed, and by given rates."""
+
 
 def make_client_overrides(count: int, priority: int, samples: int = 30) -> tuple[str, ...]:
     """Return the overrides of ``count`` clients with little data, some of them with priority."""

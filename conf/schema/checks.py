@@ -40,6 +40,7 @@ from conf.schema.rules import (
     is_custom,
     rules_from_settings,
 )
+from conf.schema.secure_sums import check_masked_rules, check_secure_aggregation
 from conf.schema.settings import Settings
 from conf.schema.strategy import PartsSettings
 from conf.schema.tables import check_cells
@@ -96,6 +97,7 @@ def check_values(settings: Settings) -> None:
         _check_clock(settings)
         _check_evaluation_times(settings)
         check_late_updates(settings)
+        check_secure_aggregation(settings)
         _check_probabilities(settings)
         _check_init(settings.model)
         _check_epoch_candidates(settings)
@@ -125,6 +127,7 @@ def check_rules(settings: Settings, rules: RuleSet) -> None:
             f"privacy must be none with strategy={settings.strategy.name} "
             f"({rules.dp_unsupported_reason}), got {kind}"
         )
+    check_masked_rules(settings, rules)
 
 
 def _check_epoch_candidates(settings: Settings) -> None:

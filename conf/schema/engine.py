@@ -81,7 +81,8 @@ class RobustnessSettings:
 class EngineSettings:
     """The engine of the clients: this process, Ray, or ``flwr run`` with its true exit status.
 
-    ``num_supernodes``: null leaves the number to Flower; ``ray`` uses one for each worker.
+    ``num_supernodes``: null leaves the number to Flower; ``ray`` uses one for each worker. With
+    ``secure_aggregation=masks``, ``ray`` and this process use min(clients, 10).
     ``round_timeout`` and ``startup_timeout``: seconds to wait for the replies of a round, and for
     the clients to connect. ``quorum``: the number of clients whose replies close a round, as a
     fraction below 1 or a whole number; null waits for all until ``round_timeout``.

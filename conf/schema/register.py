@@ -46,6 +46,7 @@ from conf.schema.response_time import (
     NoResponseTimeSettings,
     RecordedTimesSettings,
 )
+from conf.schema.secure_aggregation import MaskSettings, SecureAggregationSettings
 from conf.schema.server_optimizer import SERVER_OPTIMIZER_SCHEMAS
 from conf.schema.settings import Settings
 from conf.schema.strategy import PART_SCHEMAS, STRATEGY_SCHEMAS, ComposedSettings
@@ -98,6 +99,7 @@ OPTION_SCHEMAS: Mapping[str, Mapping[str, Any]] = {
         AdaptiveClippingSettings(name="dp_adaptive_server"),
         AdaptiveClippingSettings(name="dp_adaptive_client"),
     ),
+    "secure_aggregation": _map_by_name(SecureAggregationSettings, MaskSettings(name="masks")),
     "engine": _map_by_name(
         *(EngineSettings(name=name) for name in ("in-process", "ray", "flower"))
     ),

@@ -14,6 +14,7 @@ from conf.schema.engine import EngineSettings, EvaluationSettings, RobustnessSet
 from conf.schema.model import ModelSettings
 from conf.schema.privacy import PrivacySettings
 from conf.schema.response_time import ResponseTimeSettings
+from conf.schema.secure_aggregation import SecureAggregationSettings
 from conf.schema.server_optimizer import ServerOptimizerSettings
 from conf.schema.strategy import StrategySettings
 from conf.schema.tracker import TrackerSettings
@@ -34,6 +35,7 @@ class Settings:
     availability: AvailabilitySettings = MISSING
     response_time: ResponseTimeSettings = MISSING
     privacy: PrivacySettings = MISSING
+    secure_aggregation: SecureAggregationSettings = MISSING
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     robustness: RobustnessSettings = field(default_factory=RobustnessSettings)
     engine: EngineSettings = MISSING

@@ -57,10 +57,11 @@ def show_clients(overrides: Sequence[str], output: Path) -> None:
         format_totals,
         write_clients_csv,
     )
-    from server_app.runs.first_lines import describe_run_data, list_first_lines
+    from server_app.runs.first_lines import describe_run_data, list_first_lines, preview_masks
 
     settings = composed.settings
-    first_lines = [*list_first_lines(composed, describe_run_data(settings))]
+    summary, masks = describe_run_data(settings), preview_masks(composed)
+    first_lines = [*list_first_lines(composed, summary, masks)]
     rows = build_client_rows(settings)
     title = f"{composed.experiment}: {settings.data.name}, seed {settings.seed}"
     output = output.absolute()

@@ -31,6 +31,7 @@ from conf.schema.rules import (
     format_parameter_error,
     get_requirement_settings,
 )
+from conf.schema.secure_sums import build_secure_aggregation
 from conf.schema.settings import Settings, get_evaluation_metric
 from server_app.runs.node_keys import read_node_keys
 from server_app.runs.privacy import build_mechanism
@@ -139,16 +140,12 @@ def _check_quorum(settings: Settings, population: Population, rules: RuleSet) ->
         )
     if quorum is None or quorum < 1:
         return
-    priority, others = len(population.priority_clients), len(population.non_priority_clients)
-    limits = {"the number of clients": priority + others}
+    limits = {"the number of clients": len(population.clients)}
     # Another selection may have a sampling, and ask more clients than it draws.
     sampling = getattr(rules.selection, "sampling", None)
     if type(rules.selection).__module__.startswith(_OWN_SELECTIONS) and sampling is not None:
-        drawn = min(priority, sampling.priority_samples or priority)
-        if sampling.priority_samples is None and sampling.fraction < 1:
-            drawn = sampling.compute_sample_size(priority, at_least=min(1, priority))
-        limits["the number of clients that a round asks"] = drawn + sampling.compute_sample_size(
-            others, at_least=0
+        drawn, limits["the number of clients that a round asks"] = sampling.count_sampled(
+            population
         )
         # A round without a priority client counts all others, which availability may cause.
         if (
@@ -172,6 +169,7 @@ def _build_protocol(
     key_file = engine.node_keys
     return NativeProtocol(
         late_updates=build_late_updates(settings),
+        secure_aggregation=build_secure_aggregation(settings),
         round_timeout=engine.round_timeout,
         quorum=Quorum(engine.quorum, engine.quorum_clients, engine.grace_seconds),
         virtual_clock=settings.response_time.name != "none",

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict
 
+from fedquorum.flower.secure.settings import MaskSummary
 from fedquorum.records.client_names import can_record_names
 from fedquorum.records.data_facts import suggest_metric
 from fedquorum.records.settings import flatten_settings
@@ -13,8 +14,10 @@ from client_app.data.describe import describe_data
 from client_app.data.summary import DataSummary
 from conf import ComposedConfig, Settings
 from conf.schema.late import format_late_doubt
+from conf.schema.secure_sums import choose_num_nodes
 from conf.schema.settings import get_evaluation_metric
 from server_app.runs.build import build_population
+from server_app.runs.masks import summarize_masks
 
 NAMED_DEFAULTS = (
     "strategy",
@@ -41,13 +44,32 @@ def describe_run_data(settings: Settings) -> DataSummary:
     return describe_data(data, groups, names=has_names)
 
 
-def list_first_lines(composed: ComposedConfig, summary: DataSummary) -> Iterator[str]:
-    """Yield the lines before the first round: the data, defaults, a better metric, a doubt."""
+def preview_masks(composed: ComposedConfig) -> MaskSummary | None:
+    """Return the masks of a run with these settings; None without masks, or on devices.
+
+    Raises
+    ------
+    DataError, SettingsError
+        If the run would raise it.
+    """
+    settings = composed.settings
+    data = load_data(settings.data, settings.seed)
+    is_simulated = settings.engine.name != "flower"
+    num_nodes = choose_num_nodes(settings, data.num_clients) if is_simulated else None
+    population = build_population(settings, data)
+    return summarize_masks(settings, composed.rules, population, num_nodes)
+
+
+def list_first_lines(
+    composed: ComposedConfig, summary: DataSummary, masks: MaskSummary | None
+) -> Iterator[str]:
+    """Yield the lines before round 1: the data, defaults, a better metric, a doubt, masks."""
     yield from summary.format_lines(composed.settings.data.name)
     lines = (
         format_defaults(composed),
         _format_suggestion(composed, summary),
         format_late_doubt(composed.settings, composed.rules),
+        "" if masks is None else masks.format_line(),
     )
     yield from filter(None, lines)
 

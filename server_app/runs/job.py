@@ -30,7 +30,7 @@ from omegaconf import DictConfig
 from server_app.runs.signals import is_worker, raise_on_sigterm, should_stop
 
 if TYPE_CHECKING:
-    from conf import ComposedConfig
+    from conf import ComposedConfig, Settings
     from server_app.engines.in_process import SimulationGrid
 
 OUTPUT_FILE = "output.log"
@@ -190,8 +190,19 @@ def run_in_process(composed: "ComposedConfig", output_dir: str) -> None:
     from server_app.engines.in_process import InProcessGrid
 
     FAILURE_LOG.clear()  # this process may have run another job
-    nodes = composed.settings.engine.num_supernodes or 1
+    nodes = _count_nodes(composed.settings)
     _run_rounds(InProcessGrid(client_app, composed.run_config, nodes), composed, output_dir)
+
+
+def _count_nodes(settings: "Settings") -> int:
+    """Return the number of nodes in this process: one, or enough for masks."""
+    if settings.engine.num_supernodes is None and settings.secure_aggregation.name != "none":
+        from client_app.data import load_data
+        from conf.schema.secure_sums import choose_num_nodes
+
+        num_clients = load_data(settings.data, settings.seed).num_clients
+        return choose_num_nodes(settings, num_clients) or 1
+    return settings.engine.num_supernodes or 1
 
 
 def run_on_ray(composed: "ComposedConfig", output_dir: str) -> None:

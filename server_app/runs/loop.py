@@ -9,6 +9,7 @@ from typing import Any
 from fedquorum import ComposedStrategy
 from fedquorum.errors import SettingsError
 from fedquorum.flower.codec import decode_arrays, encode_arrays
+from fedquorum.flower.recording import MaskRecorder
 from fedquorum.records.callback import RunCallback
 from fedquorum.records.checkpoint import Checkpoint, CheckpointStore
 from fedquorum.records.client_names import ClientNames, can_record_names
@@ -54,6 +55,7 @@ from server_app.runs.display import (
 )
 from server_app.runs.failures import FailureWatch
 from server_app.runs.first_lines import list_evaluated_groups, list_first_lines
+from server_app.runs.masks import name_settings, summarize_masks
 from server_app.runs.model_card import ModelCardWriter, describe_class
 from server_app.runs.next_commands import format_next_commands
 from server_app.runs.numerics import build_manifest_entry, check_numerics, detect_numerics
@@ -116,6 +118,8 @@ def run_rounds(
     strategy = build_strategy(
         composed, population, rates, build_hooks(settings, data.num_clients), names
     )
+    num_nodes = grid.num_nodes if isinstance(grid, SimulationGrid) else None
+    masks = summarize_masks(settings, strategy.rules, population, num_nodes)
     initial_model, model_class = _build_model(settings, data)
     check_private_model(settings.privacy, decode_arrays(initial_model))
     numerics = _get_numerics(composed, data, grid)
@@ -130,7 +134,7 @@ def run_rounds(
     )
     spent = _compute_privacy_spent(directory, start, settings, len(population.clients))
     summary = describe_data(data, list_evaluated_groups(population), names=has_names)
-    _print_lines(console, list_first_lines(composed, summary))
+    _print_lines(console, list_first_lines(composed, summary, masks))
     spec = _build_display_spec(settings, strategy, summary)
     with create_run_writer(
         directory,
@@ -145,15 +149,14 @@ def run_rounds(
             at_exit(records.mark_interrupted)
         console.print(f"Results in {records.directory}", soft_wrap=True, highlight=False)
         ledger = None if spent is None else PrivacyLedger(records, spent)
-        to_run = _compute_round_range(settings, start)
-        checkpoints = _build_checkpoints(records, strategy, grid, settings)
         save_population = partial(
             records.save_population, population, rates, columns=strategy.rules.hooks.columns
         )
         card = ModelCardWriter(records, composed, data, summary, model_class, strategy)
         callbacks: list[RunCallback] = [
             *([] if ledger is None else [ledger]),
-            checkpoints,
+            _build_checkpoints(records, strategy, grid, settings),
+            MaskRecorder(records, strategy),
             *(
                 []
                 if isinstance(grid, SimulationGrid)  # whose nodes report no names
@@ -175,17 +178,20 @@ def run_rounds(
             records,
             callbacks,
             build_record,
-            to_run,
+            _compute_round_range(settings, start),
             arrays,
             decode_arrays,
             personal_epochs=settings.evaluation.personal_epochs,
             initial_model=initial_model,
         )
         try:
-            if to_run.start == 1:
+            if runner.rounds.start == 1:
                 save_population(names=names)
             totals = _start(runner, watch)
-            with Display(console, settings.rounds, _get_title(settings), spec, totals) as display:
+            with (
+                Display(console, settings.rounds, _get_title(settings), spec, totals) as display,
+                name_settings(),
+            ):
                 # Last: the records of a round that they show, or that ends the run, are written.
                 callbacks += [display, watch]
                 runner.run(

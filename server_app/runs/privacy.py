@@ -18,7 +18,7 @@ from typing import Any
 from fedquorum.errors import ParameterError, RunError, SettingsError
 from fedquorum.flower.codec import NamedArrays
 from fedquorum.records.callback import RunCallback
-from fedquorum.records.writer import RunWriter
+from fedquorum.records.writer import PRIVACY_ENTRY, RunWriter
 from fedquorum.rules.parameters import Interval
 from fedquorum.sanitize import sanitize
 from fedquorum.server.privacy import AdaptiveClippingNorm, GaussianMechanism, check_model
@@ -196,7 +196,7 @@ class PrivacyLedger(RunCallback):
         self._write()
 
     def _write(self) -> None:
-        self._records.set_privacy(self.facts)
+        self._records.set_entry(PRIVACY_ENTRY, self.facts)
 
 
 def check_private_model(settings: PrivacySettings, model: NamedArrays) -> None:

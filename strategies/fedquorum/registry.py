@@ -327,7 +327,6 @@ _MEMORY = RuleDescription(
     use="clients come and go, and the server can hold an update for each client",
     state="a model (`strategy.memory_dir` keeps it in files)",
     gain="a bad update counts until the client's next one",
-    secure_sum="no: the server keeps every client's last update",
 )
 FEDVARP = StrategyEntry(
     "fedvarp",

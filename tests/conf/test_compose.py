@@ -216,7 +216,7 @@ def test_data_root_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
 
 
 MISTAKES = {
-    "foo=1": r"foo is not a setting; there are .*strategy, .* \(15 in all\), got 'foo'",
+    "foo=1": r"foo is not a setting; there are .*strategy, .* \(16 in all\), got 'foo'",
     "strategy.foo=1": "strategy.foo is not a setting; strategy has .*epsilon, .*got .foo.",
     "strategy=fedau strategy.cutof=3": "cutof is not a setting; strategy has .*cutoff.* got",
     "'strategy={cutof: 3}'": "strategy.cutof is not a setting; strategy has criterion, .* got",
@@ -251,7 +251,7 @@ MISTAKES = {
         r"strategy.epsilon must have a value, got ~strategy.epsilon \(type strategy.epsilon=VALUE\)"
     ),
     "=5": "a setting must be NAME=VALUE, such as strategy.epsilon=0.1, got '=5'",
-    "++foo=1": r"foo is not a setting; there are .*strategy, .* \(15 in all\), got 'foo'",
+    "++foo=1": r"foo is not a setting; there are .*strategy, .* \(16 in all\), got 'foo'",
     "rounds=1.5": "rounds must be a whole number, got '1.5'",
     "rounds=0": "rounds must be a whole number >= 1, got 0",
     "seed=null": "seed must have a value, got null",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders_runs import read_lines, read_rows, run_here
+from tests.builders_runs import MASKED_STRATEGIES, MASKS, read_lines, read_rows, run_here
 from tests.cases import is_long
 from tests.integration.conftest import (
     BIN,
@@ -63,6 +63,17 @@ def test_what_clients_keep_survives_between_rounds(kept: Path, tmp_path: Path) -
     there = [[(row["round"], row["client"], row["status"]) for row in rows] for rows in tables]
     assert there[0] == there[1]
     assert {row["status"] for row in tables[0]} == {"trained", "unavailable"}
+
+
+def test_masks_give_the_bits_of_one_process(flower: Shell, tmp_path: Path) -> None:
+    """The same model file by ``flwr run`` as in process."""
+    for name in MASKED_STRATEGIES if is_long() else ["average_all"]:
+        words = (*MASKS, f"strategy={name}", "rounds=2", "engine.num_supernodes=5")
+        done = flower("fedquorum", "engine=flower", *words, f"hydra.run.dir=masks-{name}")
+        assert done.status == 0, done.stdout + done.stderr
+        there = flower.cwd / f"masks-{name}"
+        assert_same_bits(there, run_here(tmp_path / name, *words), 2)
+        assert json.loads((there / "manifest.json").read_text())["masks"]["nodes"] == 5
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from conf.compose import compose_overrides
 from server_app.engines.ray.cluster import join_cluster
 from server_app.provenance import collect_code_facts
 from server_app.runs.job import run_on_ray
-from tests.builders_runs import COUNTING, read_lines, read_rows, run_here
+from tests.builders_runs import COUNTING, MASKED_STRATEGIES, MASKS, read_lines, read_rows, run_here
 from tests.cases import is_long
 from tests.integration.conftest import (
     Shell,
@@ -55,6 +55,10 @@ CASES: Mapping[str, tuple[tuple[str, ...], int]] = {
     "fmnist": ((*FEDAU, *HANDED, "model=logistic_regression"), 3),
     "cnn": (FEDAU, 2),
     "late updates": ((*COUNTING, "client.local_epochs=1"), 6),
+    **{
+        f"masks, {name}": ((*MASKS, f"strategy={name}"), 3)
+        for name in (MASKED_STRATEGIES if is_long() else ["known_statistics"])
+    },
 }
 FAST = (*FEDALIGN, "strategy=fedavg", "client.local_epochs=1", "evaluation.every=100")
 

@@ -9,6 +9,7 @@ from flwr.clientapp import ClientApp
 
 from client_app.data import load_data
 from conf import Settings
+from conf.schema.secure_sums import choose_num_nodes
 from server_app.engines.ray.cluster import divide_cluster, join_cluster, list_machines
 from server_app.engines.ray.grid import RayGrid
 from server_app.engines.ray.worker import SharedData, WorkerConfig
@@ -38,15 +39,16 @@ def start_ray_grid(
     """
     engine, device = settings.engine, settings.client.device
     data = load_data(settings.data, settings.seed)
+    num_nodes = choose_num_nodes(settings, data.num_clients)
     with join_cluster(engine.address, cores=engine.workers or 1):
-        max_workers = engine.num_supernodes or data.num_clients
+        max_workers = num_nodes or data.num_clients
         resources = divide_cluster(
             list_machines(), engine.workers, max_workers=max_workers, gpus_wanted=device != "cpu"
         )
         config = WorkerConfig(
             client_app=client_app,
             run_config=run_config,
-            num_nodes=engine.num_supernodes or resources.workers,
+            num_nodes=num_nodes or resources.workers,
             device=device,
             code=collect_code_facts(),
             data=SharedData(settings.data, settings.seed, data) if engine.share_data else None,

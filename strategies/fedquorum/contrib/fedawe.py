@@ -120,11 +120,6 @@ class FedAWEWeighting(Weighting[FedAWEState]):
         limit=(
             "`strategy.echo_cap` bounds the echo, `strategy.clip` the step of all clients together"
         ),
-        secure_sum=(
-            "possible: the server knows the weights before training, and keeps only past "
-            "global models; devices that start from models of different rounds receive "
-            "different messages"
-        ),
         goal=Goal.PARTICIPATION,
     )
     traits = WeightingTraits(

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import ParameterError, SettingsError
 from ..rules.decisions import DecisionTrace
-from ..rules.description import SUM_BY_LOSSES, Goal, RuleDescription
+from ..rules.description import Goal, RuleDescription
 from ..rules.equality import is_same
 from ..rules.formatting import format_number
 from ..rules.hooks import Hooks, ReportedMetrics
@@ -118,7 +118,6 @@ class MaxFLWeighting(Weighting[None]):
             "none but `robustness.max_weight`; the server holds rho_k, which reveals what "
             "loss a client reaches alone"
         ),
-        secure_sum=SUM_BY_LOSSES,
         required_options={
             "requirement": (
                 REQUIREMENT.describe(),

@@ -80,7 +80,6 @@ class PowerOfChoice(Selection):
         clients="the clients with the largest losses among candidates drawn by their data",
         trusts="the loss and `num-examples`",
         gain="a client is selected more often if it reports a high loss or much data",
-        secure_sum="only with the losses in the clear",
     )
     traits = SelectionTraits(
         needs_objective=False,

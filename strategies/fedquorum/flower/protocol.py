@@ -21,6 +21,7 @@ from ..records.client_names import NO_NAMES, ClientNames
 from ..rng import make_generator
 from ..rules.composition import RuleSet
 from ..rules.decisions import RoundReport
+from ..rules.metrics import SUMMED_METRICS
 from ..rules.parameters import (
     EVALUATED_CLIENTS,
     FAIRNESS_METRIC,
@@ -71,7 +72,7 @@ from .nodes import (
     NodeKeyRegistry,
     NodeRegistry,
 )
-from .secure.settings import SecureAggregation
+from .secure.settings import MaskSummary, SecureAggregation
 from .validation import Limits, compute_max_reply_bytes
 from .waiting_grid import is_http_grid, is_in_memory_grid, unwrap_grid
 
@@ -232,8 +233,8 @@ class NativeProtocol:
                 "partial_aggregation=False": not self.partial_aggregation
                 and "nodes then send the model of each client",
                 f"metric={self.metric}": self.secure_aggregation is not None
-                and self.metric not in {"loss", "accuracy"}
-                and "no sum over clients gives it; use loss or accuracy",
+                and self.metric not in SUMMED_METRICS
+                and f"no sum over rows gives it; use one of {', '.join(SUMMED_METRICS)}",
                 "clip_norm": robustness.clip_norm is not None
                 and "the server cannot clip an update that it does not see",
                 "privacy without clients_clip": privacy is not None
@@ -274,8 +275,17 @@ class NativeProtocol:
         if (self.needs_sums or self.has_fixed_bins) and rules.sum_unsupported_reason:
             raise self._build_sum_error("", rules.sum_unsupported_reason)
 
-    def check_nodes(self, population: Population, registry: NodeRegistry) -> None:
-        """Refuse masks with too few nodes, once all are connected; show k and t.
+    def summarize_masks(
+        self, rules: RuleSet, population: Population, num_nodes: int
+    ) -> MaskSummary | None:
+        """Return what a run shows of the masks of its rounds; None without masks.
+
+        Parameters
+        ----------
+        rules : RuleSet
+        population : Population
+        num_nodes : int
+            The nodes that host its clients.
 
         Raises
         ------
@@ -283,21 +293,13 @@ class NativeProtocol:
             If no threshold fits the number of nodes, or the quorum may leave fewer.
         """
         if self.secure_aggregation is None:
-            return
+            return None
         if population.held_out:
-            raise self._build_sum_error(
-                " with clients that never train", "their evaluation would be a second sum"
-            )
-        clients = population.clients
-        num_nodes = len(registry.group_by_node(clients))
-        share = self.quorum.compute_share(clients, population.priority)
-        size = self.secure_aggregation.choose_size(num_nodes, share)
-        log(
-            INFO,
-            "Masks: each of %d nodes masks its sum with %d others, and %d of the %d holders of its "
-            "shares must be left at the end of a round",
-            *(num_nodes, size.num_neighbors, size.threshold, size.num_neighbors + 1),
-        )
+            reason = "the mean over the others would be a second sum"
+            raise self._build_sum_error(" with clients that never train", reason)
+        num_priority, num_asked = rules.selection.sampling.count_sampled(population)
+        share = self.quorum.compute_share(range(num_asked), range(num_priority))
+        return self.secure_aggregation.summarize(min(num_nodes, num_asked), share)
 
     def build_node_registry(self, population: Population, rules: RuleSet) -> NodeRegistry:
         """Return the registry that finds out which node hosts which client."""

@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from ..errors import RunError
+from ..records.callback import FinishedRound, RunCallback
 from ..records.checkpoint import Checkpoint, CheckpointStore, check_unchanged
 from ..records.failures import count_failures
 from ..records.hosts import Host
@@ -27,10 +28,11 @@ from ..records.round_record import build_round_record
 from ..records.run_dir import can_start_run, holds_run, run_exists_error
 from ..records.runner import CheckpointWriter, Runner, resume_strategy
 from ..records.settings import dump_settings, flatten_settings
-from ..records.writer import RunWriter
+from ..records.writer import MASKS_ENTRY, RunWriter
 from ..registry import to_builtins, to_settings
 from ..rules.state_arrays import StateArrays
 from .codec import decode_arrays, encode_arrays
+from .secure.settings import MaskSummary
 from .strategy import complete_result
 from .waiting_grid import is_flower_grid
 
@@ -202,6 +204,28 @@ class RunRecorder:
         return found.checkpoint
 
 
+class MaskRecorder(RunCallback):
+    """Records the masks of a run, once its nodes are connected.
+
+    Parameters
+    ----------
+    records : RunWriter
+    strategy : ComposedStrategy
+    """
+
+    def __init__(self, records: RunWriter, strategy: Any) -> None:
+        self._records = records
+        self._strategy = strategy
+        self._recorded: MaskSummary | None = None
+
+    def end_round(self, finished: FinishedRound) -> None:
+        """Write the entry of the manifest after the first round."""
+        summary: MaskSummary | None = self._strategy.mask_summary
+        if summary is not None and summary != self._recorded:
+            self._records.set_entry(MASKS_ENTRY, asdict(summary))
+            self._recorded = summary
+
+
 class RecordingStrategy(Strategy):
     """Take the steps of ``Runner.run_round`` as Flower's loop calls the strategy.
 
@@ -238,7 +262,7 @@ class RecordingStrategy(Strategy):
         self.runner = Runner(
             strategy,
             records,
-            [checkpoints],
+            [checkpoints, MaskRecorder(records, strategy)],
             partial(build_round_record, get_rates=None, metric="accuracy", all_evaluated=True),
             range(self._last_recorded_round + 1, settings["rounds"] + 1),
             arrays,

@@ -45,6 +45,7 @@ from .codec import (
 from .nodes import NOT_CONNECTED, SET_FEDQUORUM
 from .protocol import NativeProtocol
 from .secure.messages import MaskedVector
+from .secure.settings import MaskSummary
 from .validation import (
     NO_CLIP_INDICATOR,
     ExpectedReply,
@@ -493,6 +494,7 @@ class NodeSession:
         self._named: set[tuple[int, str]] = set()
         self._pushed: dict[str, Mapping[int, Metadata]] = {}
         self._started = False
+        self.mask_summary: MaskSummary | None = None
         self.registry = communication.build_node_registry(population, rules)
         self.bytes_down, self.bytes_up = 0, 0
         self._registered: IntArray | None = None
@@ -527,12 +529,19 @@ class NodeSession:
             joined = population.with_clients(registered.tolist())
         if first:
             self.communication.check_client_ids(grid, joined, self.registry)
-            self.communication.check_nodes(joined, self.registry)
+            self._note_masks(joined)
             some_have_priority = joined.required is not None or joined.non_priority_clients
             self.registry.log_hosts(joined.priority if some_have_priority else frozenset())
             self._close_registry(joined)
         self._started = True
         return joined
+
+    def _note_masks(self, population: Population) -> None:
+        """Refuse masks with too few nodes, once all are connected; show k and t."""
+        num_nodes = len(self.registry.group_by_node(population.clients))
+        self.mask_summary = self.communication.summarize_masks(self._rules, population, num_nodes)
+        if self.mask_summary is not None:
+            log(INFO, "%s", self.mask_summary.format_line())
 
     def restore_assignments(self, nodes: Mapping[int, int], population: Population) -> None:
         """Restore the earlier clients, each with its node if node ids identify clients."""

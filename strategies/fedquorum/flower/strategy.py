@@ -77,6 +77,7 @@ from .round import (
     receive_updates,
     start_round,
 )
+from .secure.settings import MaskSummary
 from .server_memory import SENT, ServerMemory, select_by_prefix
 from .session import NodeSession, Traffic
 from .waiting_grid import Arrival, WaitingGrid, is_flower_grid
@@ -195,6 +196,11 @@ class ComposedStrategy(Strategy):
     def client_names(self) -> ClientNames:
         """The names of clients that the server or their nodes gave."""
         return self._session.registry.names
+
+    @property
+    def mask_summary(self) -> MaskSummary | None:
+        """The masks of the nodes that are connected; None before the first round, or without."""
+        return self._session.mask_summary
 
     @property
     def client_hosts(self) -> Mapping[int, Host]:

@@ -55,6 +55,9 @@ from .values import CorruptRecordError, read_name, to_json_number
 MODEL, MEAN_MODEL = "model.safetensors", "mean_model.safetensors"
 """The model after the last round, and the mean of the models from which clients start next."""
 
+PRIVACY_ENTRY, MASKS_ENTRY = LATER_ENTRIES = ("privacy", "masks")
+"""Entries of the manifest that a run learns after its start, and keeps when it is resumed."""
+
 MODEL_CARD = "model_card.json"
 """What the model is, and how rows become its inputs."""
 
@@ -283,8 +286,14 @@ class RunWriter(RunCallback):
             table, self.directory / "population.parquet", durable=True, sorted_column="client"
         )
 
-    def set_privacy(self, spent: Mapping[str, Any]) -> None:
-        """Write the privacy cost of the released models, before the next release.
+    def set_entry(self, name: str, entry: Mapping[str, Any]) -> None:
+        """Write an entry of the manifest that a run learns after its start.
+
+        Parameters
+        ----------
+        name : str
+            One of ``LATER_ENTRIES``; a resumed run keeps what the earlier legs wrote.
+        entry : mapping
 
         Raises
         ------
@@ -293,7 +302,7 @@ class RunWriter(RunCallback):
         """
         with self._lock:
             self._check_running()
-            self._manifest["privacy"] = dict(spent)
+            self._manifest[name] = dict(entry)
             self._write_manifest()
 
     def _check_running(self) -> None:
@@ -452,9 +461,8 @@ def _build_resumed_manifest(
             for key, value in changed.items()
         },
     }
-    privacy = {"privacy": before["privacy"]} if "privacy" in before else {}
     return {
-        **privacy,
+        **{name: before[name] for name in LATER_ENTRIES if name in before},
         "started": before["started"],
         "rounds_completed": resumed.server_round,
         "resumed": [*before["resumed"], resume],

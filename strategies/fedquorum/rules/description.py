@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-__all__ = ["NO_SUM", "SUM_BY_LOSSES", "SUM_BY_PARTICIPATION", "Goal", "RuleDescription"]
+__all__ = ["Goal", "RuleDescription"]
 
 
 class Goal(StrEnum):
@@ -21,9 +21,9 @@ class Goal(StrEnum):
 class RuleDescription:
     """All facts about a rule that no parameter changes, and that say what it is.
 
-    ``python -m docs.tables`` writes the texts from ``use`` to ``secure_sum`` into the tables of the
-    documentation. Each is Markdown without a full stop, or empty. A strategy takes them from its
-    participation correction, or else from its weighting, and from its selection.
+    ``python -m docs.tables`` writes the texts from ``use`` to ``bound_needs`` into the tables of
+    the documentation. Each is Markdown without a full stop, or empty. A strategy takes them from
+    its participation correction, or else from its weighting, and from its selection.
 
     Parameters
     ----------
@@ -52,8 +52,6 @@ class RuleDescription:
         c, the largest weight of one update, for differential privacy; empty without a bound.
     bound_needs : str
         The settings that this bound needs.
-    secure_sum : str
-        Whether sums of updates alone would be enough.
     required_options : mapping of str to tuple of str
         The options that a user must give unless the run supplies them, each with its allowed values
         and the reason.
@@ -92,7 +90,6 @@ class RuleDescription:
     limit: str = ""
     update_bound: str = ""
     bound_needs: str = ""
-    secure_sum: str = ""
     required_options: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     population: str = "all registered clients"
     goal: Goal = Goal.FAIRNESS
@@ -103,19 +100,3 @@ class RuleDescription:
     default_form: str = ""
     authors_form: str = ""
     unreplayable: str = ""
-
-
-SUM_BY_LOSSES = (
-    "only in two steps: the losses in the clear, then the sum of updates "
-    "with the weights that follow; the losses stay visible"
-)
-"""``secure_sum`` of a rule whose weights follow from the losses."""
-
-SUM_BY_PARTICIPATION = (
-    "possible: the weights follow from participation alone, so clients can "
-    "scale their updates themselves"
-)
-"""``secure_sum`` of a rule whose weights follow from participation."""
-
-NO_SUM = "no: it needs the inner products of updates, and the norm of each"
-"""``secure_sum`` of a rule that compares updates."""

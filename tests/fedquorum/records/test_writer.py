@@ -281,10 +281,10 @@ def test_the_privacy_cost_is_durable_immediately_and_permanently(tmp_path: Path)
     path = tmp_path / "run" / "manifest.json"
     with open_records(tmp_path / "run") as records:
         for releases in (0, 1, 2):
-            records.set_privacy({"releases": releases})
+            records.set_entry("privacy", {"releases": releases})
             assert json.loads(path.read_text())["privacy"] == {"releases": releases}
     with pytest.raises(RunError, match="is completed"):
-        records.set_privacy({"releases": 3})
+        records.set_entry("privacy", {"releases": 3})
     start = Checkpoint(0, {}, {}, {}, {}, {}, {})
     with RunWriter(tmp_path / "run", IDENTITY, CONFIG, resumed=start):
         assert json.loads(path.read_text())["privacy"] == {"releases": 2}

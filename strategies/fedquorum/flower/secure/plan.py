@@ -120,9 +120,9 @@ class GraphSize:
         if found is None:
             raise ParameterError(
                 "secure_aggregation.colluding",
-                f"and secure_aggregation.dropping so small that of {num_nodes} nodes enough hold "
-                "shares that neither collude nor are lost",
+                f"a smaller share with {num_nodes} nodes, or secure_aggregation.dropping one",
                 f"{colluding:g} and {dropping:g}",
+                "too few holders of shares would neither collude nor be lost",
             )
         return cls(*found)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..decisions import DecisionTrace
-from ..description import SUM_BY_PARTICIPATION, Goal, RuleDescription
+from ..description import Goal, RuleDescription
 from ..formatting import find_population_index, format_number
 from ..parameters import OMEGA_CAP, Choices
 from ..rule import parameter
@@ -81,7 +81,6 @@ class EmpiricalCorrection(CountingCorrection[RoundCounts]):
         limit="`strategy.max_weight`",
         update_bound="server_lr max_weight / N",
         bound_needs="with a finite `strategy.max_weight`",
-        secure_sum=SUM_BY_PARTICIPATION,
         goal=Goal.PARTICIPATION,
         is_strategy=False,
     )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..decisions import DecisionTrace
-from ..description import SUM_BY_PARTICIPATION, Goal, RuleDescription
+from ..description import Goal, RuleDescription
 from ..formatting import find_population_index, format_number
 from ..parameters import CUTOFF, Choices
 from ..rule import parameter
@@ -81,7 +81,6 @@ class FedAUCorrection(CountingCorrection[FedAUState]):
         limit="`strategy.cutoff`",
         update_bound="server_lr K / N",
         bound_needs="with a finite `strategy.cutoff` K",
-        secure_sum=SUM_BY_PARTICIPATION,
         goal=Goal.PARTICIPATION,
         is_strategy=False,
         is_baseline=False,

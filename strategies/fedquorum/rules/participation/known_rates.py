@@ -9,7 +9,7 @@ import numpy as np
 
 from ...errors import ParameterError
 from ..decisions import DecisionTrace
-from ..description import SUM_BY_PARTICIPATION, Goal, RuleDescription
+from ..description import Goal, RuleDescription
 from ..formatting import format_number
 from ..parameters import PROBABILITY, Range
 from ..rule import RatePattern, RunContext, get_rule_name, parameter
@@ -98,7 +98,6 @@ class KnownRatesCorrection(Participation[Any]):
         limit="1 / (N min p_n)",
         update_bound="server_lr / (N min p_n)",
         bound_needs="with rates that do not change with time",
-        secure_sum=SUM_BY_PARTICIPATION,
         required_options={"probabilities": (RATES.describe(), "the run does not know them")},
         goal=Goal.PARTICIPATION,
         is_strategy=False,

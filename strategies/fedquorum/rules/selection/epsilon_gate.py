@@ -109,11 +109,6 @@ class EpsilonGate(WarmUpSelection):
             "is; a client with priority moves F, and with it the gate for all"
         ),
         limit="not the gate: it gets F_k from the client itself",
-        secure_sum=(
-            "half: a client declines as before, and F of the priority clients is a "
-            "sum, but the server admits by F_k, which it must see before it sums; with the "
-            "client's side of the gate alone it is possible"
-        ),
         required_options={
             "priority": (
                 "the ids of the priority clients, such as [0, 1]",

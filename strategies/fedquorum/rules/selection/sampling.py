@@ -78,6 +78,14 @@ class Sampling:
     def __post_init__(self) -> None:
         check_parameters(self)
 
+    def count_sampled(self, population: Population) -> tuple[int, int]:
+        """Return the number of priority draws of a round, and that of all its draws."""
+        priority, others = len(population.priority_clients), len(population.non_priority_clients)
+        drawn = min(priority, self.priority_samples or priority)
+        if self.priority_samples is None and self.fraction < 1:
+            drawn = self.compute_sample_size(priority, at_least=min(1, priority))
+        return drawn, drawn + self.compute_sample_size(others, at_least=0)
+
     def sample(self, t: int, population: Population, reports: ClientReports) -> ClientSample:
         """Return the sample of round t; ``reports`` has D_k of the priority clients."""
         priority, non_priority = population.priority_clients, population.non_priority_clients

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...errors import ParameterError
 from ..decisions import DecisionTrace
-from ..description import SUM_BY_LOSSES, RuleDescription
+from ..description import RuleDescription
 from ..formatting import (
     explain_normalization,
     explain_response,
@@ -117,7 +117,6 @@ class AAggFFDWeighting(ResponseMixing[AAggFFDState]):
             "responses are bounded, so p moves by a bounded step a round, but in the long run "
             "towards a client that keeps lying"
         ),
-        secure_sum=SUM_BY_LOSSES,
         is_baseline=False,
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...errors import ParameterError
 from ..decisions import DecisionTrace
-from ..description import SUM_BY_LOSSES, RuleDescription
+from ..description import RuleDescription
 from ..formatting import (
     explain_normalization,
     explain_response,
@@ -134,7 +134,6 @@ class AAggFFSWeighting(ResponseMixing[AAggFFSState]):
             "responses are bounded, so p moves by a bounded step a round, but in the long run "
             "towards a client that keeps lying"
         ),
-        secure_sum=SUM_BY_LOSSES,
         is_baseline=False,
         authors_form="authors' code",
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..decisions import DecisionTrace
-from ..description import SUM_BY_LOSSES, RuleDescription
+from ..description import RuleDescription
 from ..formatting import explain_normalization, find_population_index, format_number
 from ..parameters import POSITIVE, FloatRange
 from ..rule import parameter
@@ -60,7 +60,6 @@ class AFLWeighting(Weighting[AFLState]):
         trusts="the loss of the received model",
         gain="weight from a high loss",
         limit="its step size a round",
-        secure_sum=SUM_BY_LOSSES,
         default_form="projected step",
     )
     traits = WeightingTraits(

@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 
 from ..decisions import DecisionTrace
-from ..description import SUM_BY_PARTICIPATION, Goal, RuleDescription
+from ..description import Goal, RuleDescription
 from ..types import (
     AggregationWeights,
     ClientUpdates,
@@ -35,7 +35,6 @@ class AverageParticipating(Weighting[None]):
         weight="1 / (number available)",
         trusts="that an update is there",
         gain="1 / (number available)",
-        secure_sum=SUM_BY_PARTICIPATION,
         goal=Goal.PARTICIPATION,
         reference_for=(Goal.PARTICIPATION,),
     )
@@ -95,7 +94,6 @@ class AverageAll(Weighting[None]):
         trusts="that an update is there",
         limit="1 / N",
         update_bound="server_lr / N",
-        secure_sum=SUM_BY_PARTICIPATION,
         goal=Goal.PARTICIPATION,
     )
     traits = WeightingTraits(

@@ -52,7 +52,6 @@ class DataFraction(Weighting[None]):
         trusts="`num-examples`",
         gain="weight, by the data that it claims",
         limit="`robustness.max_weight`; otherwise only the range of `num-examples`",
-        secure_sum="possible: clients send D_k x_k and D_k, and the server divides the sums",
         goal=Goal.AVERAGE,
         is_strategy=False,  # FedAvg, FedALIGN and others use it under their names
         sampled_scope="all priority clients, drawn or not, and the others admitted in the round",

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...errors import ParameterError
 from ..decisions import DecisionTrace
-from ..description import NO_SUM, Goal, RuleDescription
+from ..description import Goal, RuleDescription
 from ..formatting import format_number
 from ..parameters import FRACTION, FloatRange
 from ..rule import parameter
@@ -74,7 +74,6 @@ class FedGPWeighting(Weighting[None]):
             "the other clients together move the model by at most beta times the priority "
             "clients' step, whatever they send"
         ),
-        secure_sum=NO_SUM,
         required_options={
             "priority": (
                 "the ids of the priority clients, such as [0, 1]",

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...errors import ParameterError
 from ..decisions import DecisionTrace
-from ..description import NO_SUM, RuleDescription
+from ..description import RuleDescription
 from ..formatting import format_number
 from ..parameters import FRACTION, FloatRange
 from ..rule import parameter
@@ -63,7 +63,6 @@ class FedMGDAWeighting(Weighting[IntArray]):
             "the step has length at most server_lr; `strategy.max_deviation` keeps weights near "
             "the amounts of data"
         ),
-        secure_sum=NO_SUM,
         default_form="min-norm in a box",
         unreplayable=(
             "the mixing coefficients of fedmgda: they need the inner products of the updates, "

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..decisions import DecisionTrace
-from ..description import SUM_BY_LOSSES, RuleDescription
+from ..description import RuleDescription
 from ..formatting import format_number
 from ..parameters import POSITIVE, FloatRange
 from ..rule import parameter
@@ -53,7 +53,6 @@ class PropFairWeighting(PriorMixing):
         trusts="the loss of the received model",
         gain="weight from a high loss",
         limit="`strategy.epsilon`",
-        secure_sum=SUM_BY_LOSSES,
         default_form="mixing form",
     )
     traits = replace(PRIOR_MIXING_TRAITS, numerator="w_k / max(M - F_k, epsilon)")

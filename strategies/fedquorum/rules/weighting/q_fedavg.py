@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..decisions import DecisionTrace
-from ..description import SUM_BY_LOSSES, RuleDescription
+from ..description import RuleDescription
 from ..formatting import format_number
 from ..parameters import NON_NEGATIVE, POSITIVE, FloatRange
 from ..rule import parameter
@@ -60,7 +60,6 @@ class QFedAvgWeighting(PriorMixing):
         source="Li et al. 2020",
         trusts="the loss of the received model",
         gain="weight from a high loss: a huge one is the whole step at once",
-        secure_sum=SUM_BY_LOSSES,
         default_form="mixing form",
         authors_form="authors' form with h",
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...errors import ParameterError
 from ..decisions import DecisionTrace
-from ..description import SUM_BY_LOSSES, RuleDescription
+from ..description import RuleDescription
 from ..formatting import format_number
 from ..parameters import PRIOR, REAL, FloatRange
 from ..rule import parameter
@@ -52,7 +52,6 @@ class TERMWeighting(PriorMixing):
         source="Li et al. 2021",
         trusts="the loss of the received model",
         gain="weight from a high loss: a huge one is the whole step at once",
-        secure_sum=SUM_BY_LOSSES,
         default_form="mixing form",
     )
 

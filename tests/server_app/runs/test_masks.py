@@ -1,0 +1,173 @@
+"""Runs with masks by their settings: the nodes, what is shown, and what is refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fedquorum import NativeProtocol, Population
+from fedquorum.audit.check import audit_run
+from fedquorum.errors import ParameterError, SettingsError
+from fedquorum.flower.secure.settings import MaskSummary
+
+from conf.compose import compose_overrides
+from server_app.runs import build
+from server_app.runs.first_lines import preview_masks
+from server_app.runs.masks import name_settings, summarize_masks
+from tests.builders_runs import make_client_overrides, read_lines, read_rows, run_here
+from tests.fedquorum.records.made import change_table
+
+MASKS = "secure_aggregation=masks"
+FEW = (*make_client_overrides(5, 2), "data=synth", "rounds=3", "client.device=cpu")
+
+
+def summarize(*overrides: str, clients: int = 12, nodes: int | None = 10) -> MaskSummary | None:
+    """Return the masks of a run with these settings."""
+    composed = compose_overrides(("data=synth", "strategy=fedau", MASKS, *overrides))
+    population = Population.from_size(clients)
+    return summarize_masks(composed.settings, composed.rules, population, nodes)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "nodes", "expected"),
+    [
+        ((), 10, MaskSummary(10, 9, 6, 0.1, 0.1)),
+        ((), 40, MaskSummary(12, 11, 7, 0.1, 0.1)),
+        (("engine.quorum=0.75",), 10, MaskSummary(10, 9, 6, 0.1, 0.25)),
+        (("strategy.fraction=0.5",), 10, MaskSummary(6, 5, 4, 0.1, 0.1)),
+        (("secure_aggregation.dropping=0",), 10, MaskSummary(10, 9, 6, 0.1, 0.0)),
+        ((), None, None),
+        ((), 3, MaskSummary(3, 2, 2, 0.1, 0.1)),
+    ],
+)
+def test_the_masks_of_a_run(
+    overrides: tuple[str, ...], nodes: int | None, expected: MaskSummary | None
+) -> None:
+    """They follow from the nodes with clients that a round asks, and from the quorum."""
+    assert summarize(*overrides, nodes=nodes) == expected
+
+
+@pytest.mark.parametrize(
+    ("overrides", "clients", "nodes", "message"),
+    [
+        ((), 2, None, "secure_aggregation must be none with fewer than 3 clients, got masks"),
+        ((), 12, 2, "secure_aggregation must be none with fewer than 3 nodes, got 2"),
+        (("strategy.fraction=0.1",), 12, None, "strategy.fraction must be so large that"),
+        (("engine.quorum=2",), 3, 3, r"engine.quorum must be null \(all\) with masks and 3 nodes"),
+        (("engine.quorum=0.5",), 12, 10, "engine.quorum must be more than half of"),
+        (
+            ("engine.quorum=6", "secure_aggregation.dropping=0"),
+            12,
+            12,
+            "engine.quorum must be at least 0.584 of the selected clients",
+        ),
+        (
+            ("secure_aggregation.colluding=0.9",),
+            12,
+            10,
+            "secure_aggregation.colluding must be a smaller share with 10 nodes",
+        ),
+    ],
+)
+def test_too_few_nodes_are_refused(
+    overrides: tuple[str, ...], clients: int, nodes: int | None, message: str
+) -> None:
+    """Before the run, by the name of the setting."""
+    with pytest.raises(SettingsError, match=message):
+        summarize(*overrides, clients=clients, nodes=nodes)
+
+
+def test_nodes_that_connect_are_refused_by_the_same_names() -> None:
+    """Other errors of parameters keep their names."""
+    with (
+        pytest.raises(SettingsError, match=r"^engine\.quorum must be more, got null"),
+        name_settings(),
+    ):
+        raise ParameterError("quorum", "more", None)
+    with pytest.raises(ParameterError, match=r"^other must be"), name_settings():
+        raise ParameterError("other", "more", None)
+
+
+def test_a_refused_run_has_no_folder(tmp_path: Path) -> None:
+    """The line comes before any record."""
+    with pytest.raises(SettingsError, match=r"engine\.quorum must be more than half"):
+        run_here(tmp_path / "run", *FEW, "strategy=fedau", MASKS, "engine.quorum=2")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("strategy", ["fedau", "average_all", "known_statistics"])
+def test_a_run_with_masks(
+    tmp_path: Path,
+    strategy: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It has the records and the model of a run without, whose bins are fixed too."""
+    overrides = (*FEW, f"strategy={strategy}")
+    masked = run_here(tmp_path / "masked", *overrides, MASKS)
+    expected = MaskSummary(5, 4, 3, 0.1, 0.1)
+    assert json.loads((masked / "manifest.json").read_text())["masks"] == vars(expected)
+    assert expected.format_line() in capsys.readouterr().out
+    assert preview_masks(compose_overrides((*overrides, MASKS))) == expected
+
+    def build_protocol(*args: Any, **options: Any) -> NativeProtocol:
+        return replace(NativeProtocol(*args, **options), fixed_bins=True)
+
+    monkeypatch.setattr(build, "NativeProtocol", build_protocol)
+    plain = run_here(tmp_path / "plain", *overrides)
+    assert "masks" not in json.loads((plain / "manifest.json").read_text())
+    assert preview_masks(compose_overrides(overrides)) is None
+    assert (masked / "model.safetensors").read_bytes() == (plain / "model.safetensors").read_bytes()
+    kept = ("round", "client", "status", "reason", "weight")
+    tables = [[[row[key] for key in kept] for row in read_rows(run)] for run in (masked, plain)]
+    assert tables[0] == tables[1]
+    assert len(tables[0]) == 3 * 5
+    assert all(row[key] is None for row in read_rows(masked) for key in ("loss", "num_examples"))
+    result = audit_run(masked)
+    assert not result.mismatches
+    assert any("which are sums with masks" in line for line in result.unverifiable)
+
+
+def test_the_records_have_means_over_all_clients_alone(tmp_path: Path) -> None:
+    """Up to the grid of the sums; the tables of the end and of the report say no spread."""
+    words = (*make_client_overrides(5, 5), "data=synth", "rounds=2", "strategy=fedau")
+    words += ("data.validation_fraction=0.2", "evaluation.metric=top5")
+    masked, plain = (
+        run_here(tmp_path / name, *words, *mask) for name, mask in (("a", (MASKS,)), ("b", ()))
+    )
+    rounds = [read_lines(run) for run in (masked, plain)]
+    for found, expected in zip(*rounds, strict=True):
+        assert found["global_loss"] == pytest.approx(expected["global_loss"], abs=1e-6, nan_ok=True)
+        for split in ("test", "validation"):
+            groups, group = found[split], expected[split]["all"]
+            assert [key for key, value in groups.items() if value is not None] == ["all"]
+            names = ("loss", "accuracy", "top5", "evaluated", "left_out")
+            assert groups["all"] == pytest.approx({k: group[k] for k in names}, abs=1e-3)
+    assert rounds[0][1]["global_loss"] is not None
+    assert not read_rows(masked, "evaluations")
+
+
+def test_a_changed_weight_of_a_masked_run_is_found(tmp_path: Path) -> None:
+    """The audit replays weights from the rows of clients that have no numbers of their own."""
+    run = run_here(tmp_path / "run", *FEW, "strategy=average_all", MASKS)
+    change_table(run, "clients", lambda rows: rows[7].update(weight=0.9))
+    assert any("weight is 0.9" in str(one) for one in audit_run(run).mismatches)
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        ("fedquorum.rules.weighting.AverageAll", ""),
+        ("fedquorum.rules.weighting.QFedAvgWeighting", "the losses of single clients"),
+    ],
+)
+def test_a_custom_rule_declares_whether_a_sum_is_enough(rule: str, reason: str) -> None:
+    """It is imported at the start of a run."""
+    words = ("data=synth", "strategy=custom", f"strategy.path={rule}", MASKS)
+    composed, population = compose_overrides(words), Population.from_size(5)
+    if not reason:
+        assert build.build_strategy(composed, population, None).communication.needs_sums
+        return
+    with pytest.raises(SettingsError, match=f"with strategy=custom .*{reason}"):
+        build.build_strategy(composed, population, None)
