@@ -7,7 +7,7 @@ from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.flower.secure.plan import MIN_NODES
 from fedquorum.flower.secure.settings import SecureAggregation
 from fedquorum.rules.composition import RuleSet
-from fedquorum.rules.metrics import METRICS
+from fedquorum.rules.metrics import SUMMED_METRICS
 
 from conf.schema.data import agrees_on_numbers, agrees_on_target
 from conf.schema.privacy import CLIENT_MODES
@@ -16,11 +16,6 @@ from conf.schema.settings import Settings, get_evaluation_metric
 
 MAX_DEFAULT_NODES = 10
 """Where one process or one cluster has all clients: more nodes would cost time alone."""
-
-SUMMED_METRICS = tuple(
-    name for name in METRICS if name not in ("auroc", "average_precision", "f1", "r2")
-)
-"""Metrics that are means over rows: clients can add them up."""
 
 
 _UNSEEN = "the server cannot clip an update that it does not see"
@@ -103,9 +98,6 @@ def _list_training_conditions(settings: Settings) -> Iterator[_Condition]:
 def _list_result_conditions(settings: Settings) -> Iterator[_Condition]:
     """Yield what masks need of scales and evaluations, which must be sums too."""
     data, evaluation, metric = settings.data, settings.evaluation, get_evaluation_metric(settings)
-    held_out = data.holdout_client_fraction
-    reason = "the sum over clients that never train would be a second one of the same model"
-    yield _Condition("data.holdout_client_fraction", held_out, not held_out, "0", reason)
     reason = "the sums on which clients agree have no masks"
     yield _Condition("data.scaling", "agreed", not agrees_on_numbers(data), "client", reason)
     scale = "[mean, deviation], such as [400000, 150000] from published numbers,"
@@ -113,6 +105,9 @@ def _list_result_conditions(settings: Settings) -> Iterator[_Condition]:
     allowed = f"one of {', '.join(SUMMED_METRICS)}"
     reason = "others are no means over rows, which clients can add up"
     yield _Condition("evaluation.metric", metric, metric in SUMMED_METRICS, allowed, reason)
+    held_out = data.holdout_client_fraction
+    reason = "the mean over the others would be a second sum, and two tell of single clients"
+    yield _Condition("data.holdout_client_fraction", held_out, held_out == 0, "0", reason)
     reason = "it needs the results of single clients"
     given = evaluation.requirement
     yield _Condition("evaluation.requirement", given, given is None, "null", reason)

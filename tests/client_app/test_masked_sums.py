@@ -25,7 +25,7 @@ from fedquorum.flower.mods import NO_MASK_STATE
 from fedquorum.flower.protocol import NativeProtocol
 from fedquorum.flower.round import NO_MASK_REASON
 from fedquorum.flower.secure.settings import SecureAggregation
-from fedquorum.rules.decisions import SUMMED_METRICS
+from fedquorum.rules.decisions import SUMMED_FIELDS
 from fedquorum.rules.round import NO_OBJECTIVE, NOT_UNMASKED
 from fedquorum.server.fixed_bins import FixedBins
 from fedquorum.server.virtual_clock import NO_REPLY_REASON
@@ -435,7 +435,7 @@ def test_means_are_those_of_the_clients_evaluations(nodes: int) -> None:
     found = {name: result.sums.means[name] for name in expected}
     assert found == pytest.approx(expected, abs=1e-6)
     assert result.sums.counts == {
-        name: 0 if name.startswith("validation") else NUM_CLIENTS for name in SUMMED_METRICS
+        name: NUM_CLIENTS if name in expected else 0 for name in SUMMED_FIELDS
     }
     masked.play(3)
     plain.play(3)
@@ -463,7 +463,7 @@ def test_no_number_of_an_evaluation_is_in_a_message() -> None:
     integers = {
         encode_evaluations([result], NUM_CLIENTS).reshape(3, -1)[0][i].tobytes()
         for result in evaluated
-        for i, name in enumerate(SUMMED_METRICS)
+        for i, name in enumerate(SUMMED_FIELDS)
         if getattr(result, name) > 0 and name.endswith("loss")
     }
     assert len(integers) >= len(numbers)
@@ -544,7 +544,7 @@ def test_a_hostile_node_in_an_evaluation(change: str) -> None:
 
 def test_a_metric_that_is_no_sum_is_refused() -> None:
     """Before the run, as are clients that never train."""
-    with pytest.raises(ParameterError, match=r"metric=auroc \(no sum over clients gives it"):
+    with pytest.raises(ParameterError, match=r"metric=auroc \(no sum over rows gives it"):
         NativeProtocol(metric="auroc", **MASKS)
     held_out = Population((0, 1, 2), frozenset((0, 1)), held_out=(3, 4))
     with pytest.raises(ParameterError, match="with clients that never train"):

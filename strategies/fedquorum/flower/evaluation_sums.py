@@ -1,6 +1,6 @@
 """Encode clients' evaluations as integers that can be masked and added, and decode their sum.
 
-Each of ``SUMMED_METRICS`` is weighted by the client's training data, as in the means of the
+Each of ``SUMMED_FIELDS`` is weighted by the client's training data, as in the means of the
 records; see ``fedquorum.server.number_sum``.
 """
 
@@ -8,13 +8,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..rules.decisions import SUMMED_METRICS, EvaluationSums
+from ..rules.decisions import SUMMED_FIELDS, EvaluationSums
+from ..rules.metrics import METRICS
 from ..server.number_sum import decode_numbers, encode_numbers
 from .codec import EvaluateResult
 from .secure.keys import Vector
 from .secure.plan import MIN_NODES
 
-NUM_INTEGERS = 3 * len(SUMMED_METRICS)
+NUM_INTEGERS = 3 * len(SUMMED_FIELDS)
 """The length of the masked vector: w x, w and 1 for each metric."""
 
 
@@ -28,18 +29,19 @@ def encode_evaluations(results: Sequence[EvaluateResult], num_terms: int) -> Vec
     num_terms : int
         n, the number of clients in the sum, on all nodes.
     """
-    total = np.zeros((3, len(SUMMED_METRICS)), np.uint64)
+    total = np.zeros((3, len(SUMMED_FIELDS)), np.uint64)
     for result in results:
-        values = np.array([getattr(result, name) for name in SUMMED_METRICS], dtype=np.float64)
+        values = np.array([getattr(result, name) for name in SUMMED_FIELDS], dtype=np.float64)
         data = np.nan if result.num_examples is None else float(result.num_examples)
         total += encode_numbers(values, np.full(len(values), data), num_terms)
     return total.reshape(-1)
 
 
-def decode_evaluations(total: Vector, num_clients: int) -> EvaluationSums:
+def decode_evaluations(total: Vector, num_clients: int, metric: str) -> EvaluationSums:
     """Return the means over the clients in a sum.
 
-    A mean over fewer than ``MIN_NODES`` clients is left out: with two, each could tell the other's.
+    ``metric`` is the clients' metric beside loss and accuracy. A mean over fewer than ``MIN_NODES``
+    clients is left out: with two, each could tell the other's.
 
     Raises
     ------
@@ -50,9 +52,10 @@ def decode_evaluations(total: Vector, num_clients: int) -> EvaluationSums:
     sums = decode_numbers(total.reshape(3, -1))
     means, counts = sums.mean.tolist(), sums.count.tolist()
     for name, mean, weight, count in zip(
-        SUMMED_METRICS, means, sums.weight.tolist(), counts, strict=True
+        SUMMED_FIELDS, means, sums.weight.tolist(), counts, strict=True
     ):
-        is_mean = 0 <= mean <= (1 if name.endswith("accuracy") else np.inf)
+        kind = name.rpartition("_")[2]
+        is_mean = METRICS[metric if kind == "metric" else kind].contains(mean) and weight > 0
         is_empty = count == 0 and weight == 0
         if not 0 <= count <= num_clients or weight < 0 or not (is_mean or is_empty):
             raise ArithmeticError(f"{name} of {count} clients cannot be {mean:g}")
@@ -60,7 +63,7 @@ def decode_evaluations(total: Vector, num_clients: int) -> EvaluationSums:
         num_clients,
         {
             name: mean if count >= MIN_NODES else np.nan
-            for name, mean, count in zip(SUMMED_METRICS, means, counts, strict=True)
+            for name, mean, count in zip(SUMMED_FIELDS, means, counts, strict=True)
         },
-        dict(zip(SUMMED_METRICS, counts, strict=True)),
+        dict(zip(SUMMED_FIELDS, counts, strict=True)),
     )

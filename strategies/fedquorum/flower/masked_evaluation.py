@@ -79,7 +79,7 @@ def close_masked_evaluation(
     if problem is None:
         try:
             total = masks.compute_total(session.log_evaluation_problem)
-            return decode_evaluations(total, num_clients)
+            return decode_evaluations(total, num_clients, session.communication.metric)
         except (SecureSumError, ProtocolViolationError, ArithmeticError) as error:
             problem = str(error)
     session.log_sums_problem(problem)

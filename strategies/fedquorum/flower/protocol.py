@@ -21,6 +21,7 @@ from ..records.client_names import NO_NAMES, ClientNames
 from ..rng import make_generator
 from ..rules.composition import RuleSet
 from ..rules.decisions import RoundReport
+from ..rules.metrics import SUMMED_METRICS
 from ..rules.parameters import (
     EVALUATED_CLIENTS,
     FAIRNESS_METRIC,
@@ -232,8 +233,8 @@ class NativeProtocol:
                 "partial_aggregation=False": not self.partial_aggregation
                 and "nodes then send the model of each client",
                 f"metric={self.metric}": self.secure_aggregation is not None
-                and self.metric not in {"loss", "accuracy"}
-                and "no sum over clients gives it; use loss or accuracy",
+                and self.metric not in SUMMED_METRICS
+                and f"no sum over rows gives it; use one of {', '.join(SUMMED_METRICS)}",
                 "clip_norm": robustness.clip_norm is not None
                 and "the server cannot clip an update that it does not see",
                 "privacy without clients_clip": privacy is not None
@@ -295,9 +296,8 @@ class NativeProtocol:
         if self.secure_aggregation is None:
             return None
         if population.held_out:
-            raise self._build_sum_error(
-                " with clients that never train", "their evaluation would be a second sum"
-            )
+            reason = "the mean over the others would be a second sum"
+            raise self._build_sum_error(" with clients that never train", reason)
         num_priority, num_asked = rules.selection.sampling.count_sampled(population)
         share = self.quorum.compute_share(range(num_asked), range(num_priority))
         return self.secure_aggregation.summarize(min(num_nodes, num_asked), share)

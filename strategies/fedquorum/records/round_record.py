@@ -225,7 +225,7 @@ def build_round_record(
         disconnected=away,
         late_replies=report.late_replies,
         simulated_seconds=report.simulated_seconds,
-        test=summarize_sums(sums, all_evaluated, "test")
+        test=summarize_sums(sums, metric, all_evaluated, "test")
         if sums is not None
         else summarize_evaluations(
             evaluations,
@@ -235,7 +235,7 @@ def build_round_record(
             mean_model=mean_model,
             some_busy=some_busy,
         ),
-        validation=summarize_sums(sums, all_evaluated, "validation")
+        validation=summarize_sums(sums, metric, all_evaluated, "validation")
         if sums is not None
         else summarize_evaluations(
             evaluations, metric, all_evaluated, "validation", some_busy=some_busy
@@ -350,7 +350,9 @@ def summarize_evaluations(
     return groups
 
 
-def summarize_sums(sums: EvaluationSums, all_evaluated: bool, split: str) -> SplitSummary | None:
+def summarize_sums(
+    sums: EvaluationSums, metric: str, all_evaluated: bool, split: str
+) -> SplitSummary | None:
     """Return ``test`` or ``validation`` of a round with masks; None without an evaluation.
 
     There is one group, because the sums of two would tell more of single clients, and no spread
@@ -359,7 +361,9 @@ def summarize_sums(sums: EvaluationSums, all_evaluated: bool, split: str) -> Spl
     if not any(sums.counts[f"{split}_{name}"] for name in ("loss", "accuracy")):
         return None
     group = {name: sums.means[f"{split}_{name}"] for name in ("loss", "accuracy")}
-    left_out = sums.evaluated - sums.counts[f"{split}_accuracy"]
+    field = f"{split}_{metric if metric in group else 'metric'}"
+    group[metric] = sums.means[field]
+    left_out = sums.evaluated - sums.counts[field]
     groups: dict[str, Mapping[str, float] | None] = dict.fromkeys(TEST_GROUPS)
     evaluated = {**group, "evaluated": sums.evaluated, "left_out": left_out}
     return {**groups, "all" if all_evaluated else "priority": evaluated}

@@ -278,11 +278,11 @@ class ClientEvaluation:
         return self.priority_weight * self.num_examples
 
 
-SUMMED_METRICS = (
-    *("loss", "accuracy", "test_loss", "test_accuracy"),
-    *("validation_loss", "validation_accuracy"),
+SUMMED_FIELDS = (
+    *("loss", "accuracy", "test_loss", "test_accuracy", "test_metric"),
+    *("validation_loss", "validation_accuracy", "validation_metric"),
 )
-"""The metrics of a ``ClientEvaluation`` that can be added up over clients with masks."""
+"""The numbers of a ``ClientEvaluation`` that are added up over clients with masks."""
 
 
 @dataclass(frozen=True)
@@ -294,7 +294,7 @@ class EvaluationSums:
     evaluated : int
         The number of clients.
     means : mapping of str to float
-        By ``SUMMED_METRICS``, the mean weighted by the clients' training data; NaN if too few
+        By ``SUMMED_FIELDS``, the mean weighted by the clients' training data; NaN if too few
         clients have the number.
     counts : mapping of str to int
         The number of clients in each mean; the others have no such number, or one that is not
