@@ -653,6 +653,11 @@ class NodeSession:
             self._reply_counter = ReplyCounter(*quorum.find_required_replies(*self._quorum_of))
         self._can_close, self._replied_nodes = can_close, set()
 
+    def close_by(self, moment: float) -> None:
+        """Let the next exchange close at a moment of the monotonic clock, if the grid can wait."""
+        if self._grid is not None:
+            self._grid.close_by(moment)
+
     def note_late(self, server_round: int) -> None:
         """Note who may still reply to the messages of training, before another exchange opens."""
         if self._grid is not None and self._grid.closed_early:
