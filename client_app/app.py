@@ -57,7 +57,7 @@ from client_app.node.clipping import NO_NORM_REASON, clip_row, clip_stacked_mode
 from client_app.node.failures import get_failure_reason
 from client_app.node.node import ALL_SPLITS, Node, is_deployed
 from client_app.node.own_data import DataMod
-from client_app.node.policy import PolicyMod, may_send_reasons
+from client_app.node.policy import PolicyMod, limit_results, may_send_reasons
 from client_app.training.failure_log import FAILURE_LOG, log_failure
 from client_app.training.local_sgd import Arrays
 from client_app.training.sequential import NO_STARTS, OnTrained, Result
@@ -119,10 +119,17 @@ def _apply_run_mods(message: Message, context: Context, call_next: ClientAppCall
 
 
 def _mask_sum(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Mask the sum of updates in a round with masks."""
+    """Mask the sum of updates or of metrics in a round with masks."""
     if not has_masks(message.content, context.state):
         return call_next(message, context)
     return SecureSumMod()(message, context, call_next)
+
+
+def _limit_results(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Let the owner of a device withhold results, before anything is masked."""
+    if CLIENT_ID not in context.node_config:
+        return call_next(message, context)
+    return limit_results(message, context, call_next)
 
 
 def _wrap_with_mod(call_next: ClientAppCallable, mod: Mod) -> ClientAppCallable:
@@ -177,7 +184,7 @@ def handle_statistics(message: Message, context: Context) -> Message:
     return Message(content, reply_to=message)
 
 
-@app.train(mods=[_apply_run_mods, _mask_sum])
+@app.train(mods=[_apply_run_mods, _mask_sum, _limit_results])
 def handle_train(message: Message, context: Context) -> Message:
     """Let every selected client decide whether to train, and train."""
     if is_inquiry(message.content):
@@ -347,7 +354,7 @@ def _report_failure(node: Node, client: int, error: Exception) -> TrainResult:
     return TrainResult(client, Status.FAILED, reason=node.get_reason(error))
 
 
-@app.evaluate()
+@app.evaluate(mods=[_mask_sum, _limit_results])
 def handle_evaluate(message: Message, context: Context) -> Message:
     """Let every selected client evaluate the model."""
     node, hosted = _load_hosted(message, context)

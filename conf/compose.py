@@ -5,13 +5,13 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
 import hydra
 from fedquorum.errors import SettingsError
-from fedquorum.records.settings import load_settings
+from fedquorum.records.settings import dump_settings, load_settings
 from fedquorum.rules.composition import RuleSet
 from fedquorum.sanitize import abbreviate
 from hydra._internal.hydra import Hydra
@@ -92,7 +92,7 @@ class ComposedConfig:
 
     def to_yaml(self) -> str:
         """Return all settings, resolved, as YAML."""
-        return OmegaConf.to_yaml(OmegaConf.structured(self.settings))
+        return dump_settings(asdict(self.settings))
 
 
 def compose_settings(experiment: str = "", overrides: str = "") -> ComposedConfig:

@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 from conf.compose import _compose_config
 from conf.options import options
 from tests import faster_hydra
+from tests.cases import sample_cases
 
 
 @contextmanager
@@ -21,7 +22,7 @@ def hydra_alone() -> Iterator[None]:
         faster_hydra.install()
 
 
-@pytest.mark.parametrize("experiment", options("experiment"))
+@pytest.mark.parametrize("experiment", sample_cases(options("experiment"), 12, seed=1))
 def test_settings_are_hydras(experiment: str) -> None:
     """Each experiment, with a composed strategy beside its own."""
     for overrides in ((), ("strategy=composed", "strategy/weighting=qfedavg")):

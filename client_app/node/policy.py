@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from fedquorum.errors import SettingsError, suggest_name, to_one_line
+from fedquorum.errors import ProtocolError, SettingsError, suggest_name, to_one_line
 from fedquorum.flower.codec import (
     CLIENT_ID,
     EVALUATION_KEYS,
@@ -32,19 +32,30 @@ from fedquorum.flower.codec import (
     encode_hosted_clients,
     encode_train_reply,
     is_inquiry,
+    is_of_evaluation,
     requests_training,
 )
 from fedquorum.flower.codec.keys import (
+    MASK_KEYS,
+    MASK_SHARES,
+    MASKED_SUM,
     TEST_ACCURACY,
     TEST_AVERAGE_PRECISION,
     TEST_CALIBRATION,
     TEST_LOSS,
     TEST_METRIC,
     TEST_R2,
+    UNMASK,
+)
+from fedquorum.flower.codec.secure import (
+    decode_share_request,
+    decode_unmask_request,
+    decode_vector_request,
+    find_step,
 )
 from fedquorum.flower.mods import get_base_message_type
 from fedquorum.records.client_names import MAX_CLIENT_NAME_LENGTH, clean_name
-from fedquorum.rules.parameters import NON_NEGATIVE_INT, POSITIVE, Flag, Range
+from fedquorum.rules.parameters import NON_NEGATIVE_INT, POSITIVE, POSITIVE_INT, Flag, Range
 from fedquorum.rules.rule import parameter
 from fedquorum.sanitize import abbreviate
 from filelock import lock_descriptor
@@ -138,6 +149,57 @@ class PrivacyRequirement:
 
 
 @dataclass(frozen=True)
+class MaskRequirement:
+    """The masks that a run must have, so that the server learns sums over several nodes only.
+
+    Parameters
+    ----------
+    masks : bool
+        Whether the run must have masks, as it also must if one of the others is given.
+    threshold : int, optional
+        The least number of nodes that together can remove the masks of one.
+    participants : int, optional
+        The least number of nodes in a sum, this one included. It counts those with which it shares
+        masks, and in the last exchange those of them whose sum arrived.
+    """
+
+    masks: bool = parameter(False, Flag())
+    threshold: int | None = parameter(None, POSITIVE_INT)
+    participants: int | None = parameter(None, POSITIVE_INT)
+
+    def find_problem(self, content: RecordDict) -> str | None:
+        """Return what a message lacks that would have a model's sum from this node, or None."""
+        if self == MaskRequirement():
+            return None
+        try:
+            step = find_step(content)
+            if step is None:
+                return "it asks for masks (secure_aggregation=masks), and the run has none"
+            threshold, participants = _read_mask_sizes(step, content)
+        except ProtocolError as error:
+            return str(error)
+        low = self.threshold or 0
+        if threshold is not None and threshold < low:
+            return f"it asks for masks that at least {low} nodes can remove, not {threshold}"
+        low = self.participants or 0
+        if participants is not None and participants < low:
+            return f"it asks for sums of at least {low} nodes, not {participants}"
+        return None
+
+
+def _read_mask_sizes(step: str, content: RecordDict) -> tuple[int | None, int | None]:
+    """Return the threshold in a message of a round with masks, and the nodes; None if neither."""
+    if step == MASK_SHARES:
+        request = decode_share_request(content)
+        return request.threshold, len(request.keys) + 1
+    if step == MASKED_SUM:
+        return None, len(decode_vector_request(content).sealed) + 1
+    if step == UNMASK:
+        return None, len(decode_unmask_request(content).survivors) + 1
+    return None, None
+
+
+@dataclass(frozen=True)
 class Allowlist:
     """The accepted runs, by names with the wildcards * and ?.
 
@@ -206,6 +268,8 @@ class NodePolicy:
     ----------
     privacy : PrivacyRequirement
         The protection that updates must have.
+    secure_aggregation : MaskRequirement
+        The masks that sums must have.
     withhold : tuple of str
         Metrics that stay on the node. ``num-examples`` cannot be withheld, because every rule needs
         it.
@@ -226,6 +290,7 @@ class NodePolicy:
     """
 
     privacy: PrivacyRequirement = field(default_factory=PrivacyRequirement)
+    secure_aggregation: MaskRequirement = field(default_factory=MaskRequirement)
     withhold: tuple[str, ...] = parameter((), NameList(EVALUATION_KEYS))
     accept: Allowlist = field(default_factory=Allowlist)
     per_day: DailyLimit = field(default_factory=DailyLimit)
@@ -257,6 +322,15 @@ class NodePolicy:
             or self._find_statistics_problem(settings.data)
         )
 
+    def find_message_problem(self, kind: str, content: RecordDict) -> str | None:
+        """Return why the node refuses a message that trains or evaluates, or None if it does not.
+
+        Other messages have no masks.
+        """
+        if kind not in {MessageType.TRAIN, MessageType.EVALUATE}:
+            return None
+        return self.secure_aggregation.find_problem(content)
+
     def _find_statistics_problem(self, data: DataSettings) -> str | None:
         """Return why the node refuses a run that needs sums of its client's numbers."""
         if self.statistics or not is_on_device(data) or not needs_agreement(data):
@@ -275,7 +349,7 @@ def find_policy(configured: str, data_path: str) -> Path | None:
 
 def may_send_reasons(node_config: Mapping[str, Any]) -> bool:
     """Say whether the owner of a device lets the texts of errors leave it."""
-    path = find_policy(*(str(node_config.get(key, "")) for key in ("policy-path", "data-path")))
+    path = _find_policy_of(node_config)
     try:
         return path is not None and load_policy(path).reasons
     except SettingsError:
@@ -361,6 +435,10 @@ class UsageLog:
 
         return limit.find_problem(self._update(add_round))
 
+    def find_problem(self, limit: DailyLimit) -> str | None:
+        """Return the day's limit that is used up, or None; count nothing."""
+        return limit.find_problem(self._update(lambda usage: usage))
+
     def add_examples(self, count: int) -> None:
         """Count the examples of an allowed round."""
         self._update(lambda usage: replace(usage, examples=usage.examples + count))
@@ -413,21 +491,17 @@ class PolicyMod:
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Check one message against the policy, and return the reply."""
-        config = context.node_config
-        configured, data_path = (str(config.get(key, "")) for key in ("policy-path", "data-path"))
-        path = find_policy(configured, data_path)
-        kind, client = get_base_message_type(message), int(config[CLIENT_ID])
-        # A round with masks has four messages of type train, of which one trains.
-        trains = (kind == MessageType.TRAIN and not is_inquiry(message.content)) or (
-            kind == MessageType.EVALUATE and requests_training(message.content)
-        )
+        path = _find_policy_of(context.node_config)
+        kind, client = get_base_message_type(message), int(context.node_config[CLIENT_ID])
         usage = UsageLog(get_flwr_home() / USAGE_FILE)
         composed = self.compose(context)
         try:
             policy = NodePolicy() if path is None else load_policy(path)
-            problem = policy.find_problem(composed.settings, composed.experiment)
-            if problem is None and trains and policy.per_day != DailyLimit():
-                problem = usage.count_round(policy.per_day)
+            problem = (
+                policy.find_problem(composed.settings, composed.experiment)
+                or policy.find_message_problem(kind, message.content)
+                or _find_usage_problem(policy.per_day, usage, message)
+            )
         except SettingsError as error:
             log(ERROR, "The policy of this node cannot be used: %s", error)
             policy, problem = NodePolicy(), "its policy cannot be used"
@@ -437,14 +511,6 @@ class PolicyMod:
         reply = call_next(message, context)
         if reply.has_error():
             return reply
-        if trains and policy.per_day != DailyLimit():
-            decode = decode_train_reply if kind == MessageType.TRAIN else decode_evaluate_reply
-            num_examples = [
-                result.num_examples for result in decode(reply.content) if result.num_examples
-            ]
-            usage.add_examples(int(sum(num_examples)))
-        if policy.withhold:
-            reply.content = drop_metrics(reply.content, policy.withheld)
         is_query = message.metadata.message_type == MessageType.QUERY
         if is_query and policy.client_name and composed.settings.data.names:
             reply.content = add_client_names(reply.content, {client: policy.client_name})
@@ -462,6 +528,54 @@ class PolicyMod:
             log(INFO, "The scale of client %d stays here: the run has %s", scale.client, private)
             return
         reply.content = add_scale(reply.content, encode_scale(scale))
+
+
+def limit_results(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Count a device's examples of a day, and withhold what the owner withholds: a Flower mod.
+
+    It is the last of the mods, next to the app: what the others add up or mask is without the
+    metrics that stay on the device, and with masks no reply has the number of examples.
+    """
+    reply = call_next(message, context)
+    path = _find_policy_of(context.node_config)
+    if path is None or reply.has_error():
+        return reply
+    policy, kind = load_policy(path), get_base_message_type(message)
+    if policy.per_day != DailyLimit() and _trains(message):
+        decode = decode_train_reply if kind == MessageType.TRAIN else decode_evaluate_reply
+        counts = [result.num_examples for result in decode(reply.content) if result.num_examples]
+        UsageLog(get_flwr_home() / USAGE_FILE).add_examples(int(sum(counts)))
+    if policy.withhold:
+        reply.content = drop_metrics(reply.content, policy.withheld)
+    return reply
+
+
+def _find_policy_of(node_config: Mapping[str, Any]) -> Path | None:
+    """Return the path of the policy of a node, None if it has none."""
+    return find_policy(*(str(node_config.get(key, "")) for key in ("policy-path", "data-path")))
+
+
+def _trains(message: Message) -> bool:
+    """Say whether clients train for a message.
+
+    A round with masks has four messages of type train, of which one trains.
+    """
+    kind = get_base_message_type(message)
+    if kind == MessageType.TRAIN:
+        return not is_inquiry(message.content)
+    return kind == MessageType.EVALUATE and requests_training(message.content)
+
+
+def _find_usage_problem(limit: DailyLimit, usage: UsageLog, message: Message) -> str | None:
+    """Return the day's limit that is used up, or None; count the round if the message trains."""
+    if limit == DailyLimit():
+        return None
+    if _trains(message):
+        return usage.count_round(limit)
+    # A node that cannot train says so before it holds others' shares, which would be lost with it.
+    content = message.content
+    will_train = MASK_KEYS in content and not is_of_evaluation(content)
+    return usage.find_problem(limit) if will_train else None
 
 
 def refuse_message(message: Message, client: int, problem: str) -> Message:

@@ -7,20 +7,15 @@ from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.flower.secure.plan import MIN_NODES
 from fedquorum.flower.secure.settings import SecureAggregation
 from fedquorum.rules.composition import RuleSet
-from fedquorum.rules.metrics import METRICS
+from fedquorum.rules.metrics import SUMMED_METRICS
 
 from conf.schema.data import agrees_on_numbers, agrees_on_target
+from conf.schema.privacy import CLIENT_MODES
 from conf.schema.secure_aggregation import MaskSettings
 from conf.schema.settings import Settings, get_evaluation_metric
 
 MAX_DEFAULT_NODES = 10
 """Where one process or one cluster has all clients: more nodes would cost time alone."""
-
-PRIVATE_WITH_MASKS = ("none", "dp_fixed_client")
-SUMMED_METRICS = tuple(
-    name for name in METRICS if name not in ("auroc", "average_precision", "f1", "r2")
-)
-"""Metrics that are means over rows: clients can add them up."""
 
 
 _UNSEEN = "the server cannot clip an update that it does not see"
@@ -95,10 +90,9 @@ def _list_training_conditions(settings: Settings) -> Iterator[_Condition]:
     yield _Condition("robustness.clip_norm", norm, norm is None, "null", _UNSEEN)
     reason = "a bound on a weight changes it after training"
     yield _Condition("robustness.max_weight", weight, weight is None, "null", reason)
-    allowed, reason = " or ".join(PRIVATE_WITH_MASKS), _UNSEEN
-    if privacy == "dp_adaptive_client":
-        reason = "each client would report whether its update is longer than the norm"
-    yield _Condition("privacy", privacy, privacy in PRIVATE_WITH_MASKS, allowed, reason)
+    modes = ("none", *CLIENT_MODES)
+    allowed = f"one of {', '.join(modes)}"
+    yield _Condition("privacy", privacy, privacy in modes, allowed, _UNSEEN)
 
 
 def _list_result_conditions(settings: Settings) -> Iterator[_Condition]:
@@ -111,6 +105,9 @@ def _list_result_conditions(settings: Settings) -> Iterator[_Condition]:
     allowed = f"one of {', '.join(SUMMED_METRICS)}"
     reason = "others are no means over rows, which clients can add up"
     yield _Condition("evaluation.metric", metric, metric in SUMMED_METRICS, allowed, reason)
+    held_out = data.holdout_client_fraction
+    reason = "the mean over the others would be a second sum, and two tell of single clients"
+    yield _Condition("data.holdout_client_fraction", held_out, held_out == 0, "0", reason)
     reason = "it needs the results of single clients"
     given = evaluation.requirement
     yield _Condition("evaluation.requirement", given, given is None, "null", reason)

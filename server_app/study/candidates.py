@@ -252,6 +252,11 @@ def _check_settings(settings: Settings, study: StudySettings) -> None:
             "engine.simulated_seconds must be null in a study (its methods are compared after the "
             f"same number of rounds), got {settings.engine.simulated_seconds:g}"
         )
+    if settings.secure_aggregation.name != "none":
+        raise SettingsError(
+            "secure_aggregation must be none in a study (it compares the results of single "
+            f"clients, which masks hide), got {settings.secure_aggregation.name}"
+        )
     if settings.evaluation.clients != "all":
         raise SettingsError(
             f"evaluation.clients must be all in a study, got {settings.evaluation.clients}"

@@ -84,8 +84,28 @@ class Tuning:
                 "data.validation_fraction must be above 0 where hydra.sweeper.objective is "
                 f"{objective}, got {settings.data.validation_fraction}"
             )
+        _check_masked_objective(objective, settings)
         direction = self.direction or _get_direction(objective.rpartition(".")[2], metric)
         return replace(self, objective=objective, direction=direction)
+
+
+def _check_masked_objective(objective: str, settings: Settings) -> None:
+    """Refuse an objective that no sum over clients gives, where masks hide single clients.
+
+    Raises
+    ------
+    SettingsError
+        If the records of the jobs will not have it.
+    """
+    name = settings.secure_aggregation.name
+    group = "all" if settings.evaluation.clients == "all" else "priority"
+    metrics = dict.fromkeys(("loss", "accuracy", get_evaluation_metric(settings)))
+    allowed = [f"validation.{group}.{metric}" for metric in metrics]
+    if name != "none" and objective.startswith("validation.") and objective not in allowed:
+        raise SettingsError(
+            f"hydra.sweeper.objective must be one of {', '.join(allowed)} with "
+            f"secure_aggregation={name} (masks hide the results of single clients), got {objective}"
+        )
 
 
 def _get_direction(name: str, metric: str) -> str:

@@ -10,12 +10,13 @@ from fedquorum.flower.codec import (
     decode_arrays,
     decode_partial_sum,
     encode_arrays,
+    is_of_evaluation,
 )
 from fedquorum.flower.codec.secure import find_step
-from fedquorum.flower.mods import is_train_message
+from fedquorum.flower.mods import get_base_message_type
 from fedquorum.flower.protocol import NativeProtocol
 from fedquorum.server.privacy import AdaptiveClippingNorm, GaussianMechanism
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import ConfigRecord, Context, Message, MessageType
 
 from client_app import app as client_app
 from server_app.engines.in_process import InProcessGrid, assign_id
@@ -58,10 +59,12 @@ class Run:
         overrides: str = "",
         rounds: int = 2,
         start: float = 0.0,
+        *,
+        population: Population = POPULATION,
         **communication: Any,
     ) -> None:
         self.strategy: ComposedStrategy = build_named_strategy(
-            name, POPULATION, communication=NativeProtocol(**communication), **RULES[name]
+            name, population, communication=NativeProtocol(**communication), **RULES[name]
         )
         config = {"experiment": "custom", "overrides": f"{OVERRIDES} {overrides}"}
         self.grid = self.make_grid(config, nodes)
@@ -111,15 +114,19 @@ class RecordingGrid(InProcessGrid):
     Attributes
     ----------
     sent : list of tuple
-        Each request and the reply of its node, as it left the node.
+        Each request of training and the reply of its node, as it left the node.
+    evaluated : list of tuple
+        Those of evaluations.
     change : callable
         (step, node, reply) -> the reply that arrives, None if none does. A step is the name of the
-        record that makes a message part of a secure sum; "" for any other message of training.
+        record that makes a message part of a secure sum; "" for any other message. That of an
+        evaluation has "evaluation " before it.
     """
 
     def __init__(self, run_config: Mapping[str, Any], nodes: int) -> None:
         super().__init__(client_app.app, run_config, nodes)
         self.sent: list[tuple[Message, Message]] = []
+        self.evaluated: list[tuple[Message, Message]] = []
         self.change: Callable[[str, int, Message], Message | None] = lambda step, node, reply: reply
         self.before: Callable[[str, int, Context], None] = lambda step, node, context: None
 
@@ -128,13 +135,16 @@ class RecordingGrid(InProcessGrid):
         ids = []
         for message in messages:
             ids.append(assign_id(message))
-            node, is_training = message.metadata.dst_node_id, is_train_message(message)
-            step = find_step(message.content) or "" if is_training else ""
-            if is_training:
+            node, kind = message.metadata.dst_node_id, get_base_message_type(message)
+            is_exchange = kind in {MessageType.TRAIN, MessageType.EVALUATE}
+            step = find_step(message.content) or "" if is_exchange else ""
+            evaluates = kind == MessageType.EVALUATE or is_of_evaluation(message.content)
+            step = f"evaluation {step}" if evaluates else step
+            if is_exchange:
                 self.before(step, node, self._contexts[node])
             reply: Message | None = self._handle(message)
-            if is_training and reply is not None:
-                self.sent.append((message, reply))
+            if is_exchange and reply is not None:
+                (self.evaluated if evaluates else self.sent).append((message, reply))
                 reply = self.change(step, node, reply)
             if reply is not None:
                 self._replies[ids[-1]] = reply

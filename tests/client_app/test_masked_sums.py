@@ -3,17 +3,30 @@
 import random
 from collections.abc import Mapping
 from copy import copy
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
-from fedquorum.flower.codec import decode_partial_sum, decode_sum_bins, encode_arrays
+from fedquorum import Population
+from fedquorum.errors import ParameterError
+from fedquorum.flower.codec import (
+    decode_evaluate_reply,
+    decode_masked_vector,
+    decode_partial_sum,
+    decode_sum_bins,
+    decode_train_reply,
+    encode_arrays,
+)
 from fedquorum.flower.codec.keys import SECURE_SUM_STEPS
+from fedquorum.flower.evaluation_sums import encode_evaluations
 from fedquorum.flower.mods import NO_MASK_STATE
+from fedquorum.flower.protocol import NativeProtocol
 from fedquorum.flower.round import NO_MASK_REASON
 from fedquorum.flower.secure.settings import SecureAggregation
-from fedquorum.rules.round import NOT_UNMASKED
+from fedquorum.rules.decisions import SUMMED_FIELDS
+from fedquorum.rules.round import NO_OBJECTIVE, NOT_UNMASKED
 from fedquorum.server.fixed_bins import FixedBins
 from fedquorum.server.virtual_clock import NO_REPLY_REASON
 from flwr.app import (
@@ -28,6 +41,7 @@ from flwr.app import (
 from flwr.app.message.message import make_message
 from flwr.common.serde import recorddict_to_proto
 
+from tests.builders_flower import evaluate_round
 from tests.cases import sample_cases
 from tests.client_app.sum_runs import NUM_CLIENTS, PRIVACY, RULES, RecordedRun
 
@@ -54,9 +68,18 @@ def test_the_model_has_the_same_bits(name: str, nodes: int) -> None:
     plain = RecordedRun(nodes, name, rounds=ROUNDS, **NO_MASKS)
     masked = RecordedRun(nodes, name, rounds=ROUNDS, **MASKS)
     assert masked.bits == plain.bits
-    assert masked.strategy.step_result.report == plain.strategy.step_result.report
+    expected = plain.strategy.step_result.report
+    hidden: dict[str, Any] = dict.fromkeys(("loss", "accuracy", "num_examples"))
+    if masked.strategy.rules.weighting.traits.weights_by_data:
+        del hidden["num_examples"]
+    decisions = tuple(replace(one, **hidden) for one in expected.decisions)
+    assert any(getattr(one, key) is not None for one in expected.decisions for key in hidden)
+    # Two of the clients have priority: F over these is not the mean over all, the only one known.
+    expected = replace(expected, decisions=decisions, objective=NO_OBJECTIVE)
+    assert masked.strategy.step_result.report == expected
     assert len(masked.grid.sent) == ROUNDS * 4 * nodes
-    stored = [serialize(one.content) for sent in masked.grid.sent for one in sent]
+    messages = [*masked.grid.sent, *masked.grid.evaluated]
+    stored = [serialize(one.content) for sent in messages for one in sent]
     in_the_clear = [serialize(reply.content) for _, reply in plain.grid.sent]
     num_searched = 0
     for message, reply in plain.grid.sent:
@@ -158,7 +181,10 @@ def test_a_node_that_fails_in_a_step(step: str, kind: str) -> None:
     run.play(2)
     lost = () if step == UNMASK else (2,)
     assert run.bits == play_without_masks(lost, 2)[1]
-    status = ("trained", None) if step == UNMASK else ("failed", REASONS[kind])
+    status: tuple[str, str | None] = ("failed", REASONS[kind])
+    if step == UNMASK:
+        note = f"it did not help to unmask the sum: {REASONS[kind]}"
+        status = ("trained", None if kind == "silent" else note)
     assert run.statuses == {**dict.fromkeys(range(NUM_CLIENTS), ("trained", None)), 1: status}
     repair(run)
     run.play(3)
@@ -227,7 +253,10 @@ def test_an_update_in_the_clear_is_rejected() -> None:
 
 def test_a_masked_sum_with_an_unusable_client_is_left_out() -> None:
     """Nothing can be taken out of a masked vector, so its node counts as lost."""
-    run = RecordedRun(NUM_CLIENTS, rounds=1, **MASKS)
+    run = RecordedRun(NUM_CLIENTS, "fedavg", rounds=1, **MASKS)
+    plain = RecordedRun(NUM_CLIENTS, "fedavg", rounds=1, **NO_MASKS)
+    fail("silent", "", plain, (2,))
+    plain.play(2)
 
     def change(step: str, node: int, reply: Message) -> Message:
         if (step, node) != (SUM, 2):
@@ -240,7 +269,51 @@ def test_a_masked_sum_with_an_unusable_client_is_left_out() -> None:
     status, reason = run.statuses[1]
     assert status == "rejected"
     assert "in one sum with client 1, whose num-examples is 0.5" in (reason or "")
-    assert run.bits == play_without_masks((2,), 2)[1]
+    assert run.bits == plain.bits
+
+
+# --- what else leaves a node -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fedau", "fedavg"])
+def test_no_number_of_a_client_leaves_its_node(name: str) -> None:
+    """With training: no loss and no accuracy, and its amount of data only for weights by data."""
+    plain = RecordedRun(NUM_CLIENTS, name, rounds=1, **NO_MASKS)
+    results = [one for _, reply in plain.grid.sent for one in decode_train_reply(reply.content)]
+    assert all(one.num_examples for one in results)
+    assert all((one.loss is None) is (name == "fedau") for one in results)
+    masked = RecordedRun(NUM_CLIENTS, name, rounds=1, **MASKS)
+    for message, reply in masked.grid.sent:
+        step = next(one for one in SECURE_SUM_STEPS if one in message.content)
+        allowed = {"protocol", "client-id", "status"}
+        if step == SUM and name == "fedavg":
+            allowed |= {"num-examples"}
+        assert reply.content["metrics"].keys() == allowed
+        assert reply.content.keys() == {"metrics", step}
+
+
+@pytest.mark.parametrize("count", [0, 2, 6, 2**63])
+def test_a_count_of_unclipped_updates_that_cannot_be_is_refused(count: int) -> None:
+    """A node may send any, as it may add anything to the sum; more than all clients is no count."""
+    overrides = "strategy=average_all privacy=dp_adaptive_client"
+    privacy = PRIVACY["dp_adaptive_client"]
+    run = RecordedRun(NUM_CLIENTS, "average_all", overrides, rounds=1, privacy=privacy, **MASKS)
+    before = run.bits
+
+    def change(step: str, node: int, reply: Message) -> Message:
+        if (step, node) != (SUM, 2):
+            return reply
+        vector = decode_masked_vector(reply.content)
+        assert vector is not None
+        values = vector.values.copy()
+        values[-1] += np.uint64(count)
+        return replace_content(reply, {**reply.content, SUM: encode_arrays({"values": values})})
+
+    run.grid.change = change
+    run.play(2)
+    refused = run.strategy.step_result.report.rejection_reason
+    assert refused == (NOT_UNMASKED if count > NUM_CLIENTS else None)
+    assert (run.bits == before) is (refused is not None)
 
 
 def replace_content(reply: Message, records: Mapping[str, Any]) -> Message:
@@ -253,7 +326,7 @@ def replace_content(reply: Message, records: Mapping[str, Any]) -> Message:
 def damage_record(record: Any, chance: random.Random) -> Any:
     """Return a record with another type, field, length or content."""
     if isinstance(record, ArrayRecord):
-        values = np.frombuffer(record["values"].data[-8 * 1220 :], np.uint64)
+        values = np.frombuffer(record["values"].data[-8 * 1221 :], np.uint64)
         return chance.choice(
             [
                 encode_arrays({"values": values[:-1]}),
@@ -333,3 +406,146 @@ def test_a_damaged_reply_changes_no_sum(case: str) -> None:
     repair(run)
     run.play(3)
     assert {status for status, _ in run.statuses.values()} == {"trained"}
+
+
+# --- evaluation ----------------------------------------------------------------------------------
+
+ALL = Population.from_size(NUM_CLIENTS)
+
+
+def compute_means(run: RecordedRun) -> dict[str, float]:
+    """Return the means over the clients' evaluations of the last round, weighted by their data."""
+    evaluations = run.strategy.step_result.evaluations
+    weights = [e.num_examples for e in evaluations]
+    return {
+        name: float(np.average([getattr(e, name) for e in evaluations], weights=weights))
+        for name in ("loss", "accuracy", "test_loss", "test_accuracy")
+    }
+
+
+@pytest.mark.parametrize("nodes", [3, NUM_CLIENTS])
+def test_means_are_those_of_the_clients_evaluations(nodes: int) -> None:
+    """Rounded to the grid of the sums; the objective is one of them where all have priority."""
+    plain = RecordedRun(nodes, population=ALL, evaluated_training=True, **NO_MASKS)
+    masked = RecordedRun(nodes, population=ALL, **MASKS)
+    result, expected = masked.strategy.step_result, compute_means(plain)
+    assert result.evaluations == ()
+    assert result.sums is not None
+    assert result.sums.evaluated == NUM_CLIENTS
+    found = {name: result.sums.means[name] for name in expected}
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert result.sums.counts == {
+        name: NUM_CLIENTS if name in expected else 0 for name in SUMMED_FIELDS
+    }
+    masked.play(3)
+    plain.play(3)
+    objective = masked.strategy.step_result.report.objective
+    assert objective.loss == pytest.approx(plain.strategy.step_result.report.objective.loss)
+    assert objective.loss == pytest.approx(expected["loss"], abs=1e-6)
+
+
+def test_no_number_of_an_evaluation_is_in_a_message() -> None:
+    """Neither in a reply nor in a request; those without masks have each client's."""
+    plain = RecordedRun(NUM_CLIENTS, rounds=1, **NO_MASKS)
+    masked = RecordedRun(NUM_CLIENTS, rounds=1, **MASKS)
+    replies = [reply.content for _, reply in plain.grid.evaluated]
+    evaluated = [result for reply in replies for result in decode_evaluate_reply(reply)]
+    numbers = {
+        np.float64(value).tobytes()
+        for result in evaluated
+        for value in (result.loss, result.test_loss)
+        if not np.isnan(value)
+    }
+    assert len(numbers) >= NUM_CLIENTS
+    assert len(evaluated) == NUM_CLIENTS
+    in_the_clear = b"".join(map(serialize, replies))
+    assert all(number in in_the_clear for number in numbers)
+    integers = {
+        encode_evaluations([result], NUM_CLIENTS).reshape(3, -1)[0][i].tobytes()
+        for result in evaluated
+        for i, name in enumerate(SUMMED_FIELDS)
+        if getattr(result, name) > 0 and name.endswith("loss")
+    }
+    assert len(integers) >= len(numbers)
+    messages = [one for sent in (*masked.grid.sent, *masked.grid.evaluated) for one in sent]
+    stored = [serialize(one.content) for one in messages]
+    assert len(masked.grid.evaluated) == 4 * NUM_CLIENTS
+    assert not any(number in one for number in (*numbers, *integers) for one in stored)
+    for message, reply in masked.grid.evaluated:
+        step = next(one for one in SECURE_SUM_STEPS if one in message.content)
+        assert reply.content["metrics"].keys() == {"protocol", "client-id", "status"}
+        assert reply.content.keys() == {"metrics", step}
+
+
+def test_a_model_is_evaluated_once() -> None:
+    """Two sums over two sets of clients would tell the loss of one that is in only one of them."""
+    run = RecordedRun(NUM_CLIENTS, rounds=1, **MASKS)
+    sums = run.strategy.step_result.sums
+    asked = len(run.grid.evaluated)
+    fail("silent", SHARES, run, (1, 3, 5))
+    run.play(2)  # is refused, so that the model stays
+    evaluate_round(run.strategy, run.grid, 2, encode_arrays(run.model))
+    assert len(run.grid.evaluated) == asked
+    assert run.strategy.step_result.sums is sums
+    repair(run)
+    run.play(3)
+    assert len(run.grid.evaluated) == 2 * asked
+    assert run.strategy.step_result.sums != sums
+    run.strategy.restore(run.strategy.get_state(), run.model)
+    evaluate_round(run.strategy, run.grid, 3, encode_arrays(run.model))
+    assert len(run.grid.evaluated) == 2 * asked
+
+
+@pytest.mark.parametrize("step", SECURE_SUM_STEPS)
+@pytest.mark.parametrize("nodes", [(2,), (1, 3, 5)])
+def test_nodes_that_fail_in_a_step_of_an_evaluation(step: str, nodes: tuple[int, ...]) -> None:
+    """The means are those of the others; with too few there are none, and the run goes on."""
+    run = RecordedRun(NUM_CLIENTS, rounds=1, population=ALL, **MASKS)
+    fail("silent", f"evaluation {step}", run, nodes)
+    run.play(2)
+    sums = run.strategy.step_result.sums
+    assert {status for status, _ in run.statuses.values()} == {"trained"}
+    if len(nodes) > 1:
+        assert sums is None
+    else:
+        assert sums is not None
+        assert sums.evaluated == NUM_CLIENTS - (step != UNMASK)
+        assert set(sums.counts.values()) == {0, sums.evaluated}
+    repair(run)
+    run.play(3)
+    assert run.strategy.step_result.sums is not None
+    assert run.strategy.step_result.report.rejection_reason is None
+
+
+@pytest.mark.parametrize("change", ["of another", "in the clear", "huge"])
+def test_a_hostile_node_in_an_evaluation(change: str) -> None:
+    """What is no masked vector is left out; a vector of any numbers takes the means with it."""
+    run = RecordedRun(NUM_CLIENTS, rounds=1, population=ALL, **MASKS)
+
+    def alter(step: str, node: int, reply: Message) -> Message:
+        if (step, node) != (f"evaluation {SUM}", 2):
+            return reply
+        if change == "in the clear":
+            return replace_content(reply, {k: v for k, v in reply.content.items() if k != SUM})
+        vector = decode_masked_vector(reply.content)
+        assert vector is not None
+        values = vector.values[:-1] if change == "of another" else vector.values + np.uint64(2**60)
+        return replace_content(reply, {**reply.content, SUM: encode_arrays({"values": values})})
+
+    run.grid.change = alter
+    run.play(2)
+    sums = run.strategy.step_result.sums
+    if change == "huge":
+        assert sums is None
+    else:
+        assert sums is not None
+        assert sums.evaluated == NUM_CLIENTS - 1
+
+
+def test_a_metric_that_is_no_sum_is_refused() -> None:
+    """Before the run, as are clients that never train."""
+    with pytest.raises(ParameterError, match=r"metric=auroc \(no sum over rows gives it"):
+        NativeProtocol(metric="auroc", **MASKS)
+    held_out = Population((0, 1, 2), frozenset((0, 1)), held_out=(3, 4))
+    with pytest.raises(ParameterError, match="with clients that never train"):
+        RecordedRun(NUM_CLIENTS, population=held_out, rounds=1, **MASKS)

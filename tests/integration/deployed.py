@@ -51,6 +51,16 @@ for name in sys.argv[1:]:
 """Flower's command for one node after the other, in one process."""
 
 
+def is_reason_of_lost_node(reason: str) -> bool:
+    """Say whether a client has this reason because its node is gone.
+
+    Flower answers for a node whose last heartbeat is 60 seconds old. If a timeout or the node's
+    return comes first, nothing answers.
+    """
+    gone = "Error: Node Unavailable — The destination node failed to report a heartbeat"
+    return reason == "no reply in time" or reason.startswith(gone)
+
+
 @dataclass
 class Deployment:
     """One SuperLink and its SuperNodes, every process known by its id."""

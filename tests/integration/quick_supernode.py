@@ -3,9 +3,9 @@
     python quick_supernode.py --superlink HOST:PORT ...
 
 Flower's own command, connection and loop, with two things replaced: the app answers in this
-process, and the loop looks for a message every ``SECONDS``, not every 3 s. Training lasts as long
-as the file in the variable HOLD exists. The node is killed after its reply to the message whose
-group is in the variable DIE.
+process, and the loop looks for a message every 0.5 s, or as the variable LOOP_SECONDS says, not
+every 3 s. Training lasts as long as the file in the variable HOLD exists. The node is killed after
+its reply to the message whose group is in the variable DIE.
 """
 
 import os
@@ -25,7 +25,7 @@ from flwr.supernode.cli import flower_supernode
 
 from client_app.app import app
 
-SECONDS = 0.5
+LOOP_SECONDS = float(os.environ.get("LOOP_SECONDS", "0.5"))
 HOLD, DIE = os.environ.get("HOLD", ""), os.environ.get("DIE", "")
 push_messages = start_client_internal._push_messages
 
@@ -71,7 +71,7 @@ def answer_and_push(state: Any, object_store: ObjectStore, *args: Any, **ways: A
 
 if __name__ == "__main__":
     start_client_internal._push_messages = answer_and_push
-    brief = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, SECONDS)))
+    brief = SimpleNamespace(sleep=lambda seconds: time.sleep(min(seconds, LOOP_SECONDS)))
     vars(start_client_internal)["time"] = brief
     sys.argv[0] = "flower-supernode"
     flower_supernode()

@@ -26,7 +26,13 @@ from tests.builders_flower import ScriptedGrid
 from tests.builders_runs import make_client_overrides, read_lines, read_rows, run_here
 from tests.cases import is_long
 from tests.integration.conftest import BIN, wait_for
-from tests.integration.deployed import Cable, Deployment, assert_same_run, start_deployment
+from tests.integration.deployed import (
+    Cable,
+    Deployment,
+    assert_same_run,
+    is_reason_of_lost_node,
+    start_deployment,
+)
 
 FAST = (
     "rounds=12",
@@ -149,11 +155,7 @@ OF_RUN = (
     *("data=synth", "data.num_clients=3", "data.num_priority=1", "data.sizes=equal"),
     *("strategy=fedau", "client.local_epochs=1"),
 )
-NO_REPLY = "no reply in time"
 UNKNOWN_YET = " has not said yet which clients it hosts"
-# What Flower says instead where it has noticed before the timeout that a node is gone: after the
-# 60 seconds for which it takes a heartbeat.
-GONE = "Error: Node Unavailable — The destination node failed to report a heartbeat"
 
 Faults = Mapping[int, Callable[[], None]]
 """What to do to nodes, by client."""
@@ -256,7 +258,7 @@ class RealRun:
         for row in rows:
             reason = row["reason"]
             if row["status"] == "failed":
-                assert reason == NO_REPLY or reason.startswith(GONE)
+                assert is_reason_of_lost_node(reason)
             else:
                 assert row["status"] in ("trained", "unavailable")
                 away = reason == "its node is not connected" or (reason or "").endswith(UNKNOWN_YET)

@@ -11,7 +11,7 @@ from fedquorum.audit.check import audit_run
 
 from tests.builders_runs import read_rows
 from tests.integration.conftest import wait_for
-from tests.integration.deployed import Cable, Deployment, start_deployment
+from tests.integration.deployed import Cable, Deployment, is_reason_of_lost_node, start_deployment
 
 NODE = Path(__file__).parent / "quick_supernode.py"
 NAMES = tuple(f"node-{client}" for client in range(5))
@@ -43,6 +43,7 @@ class Nodes:
             *("--isolation", "process"),
             port=self.cable.port if client == CUT else None,
             HOLD=self.holds.get(client, ""),
+            LOOP_SECONDS=2,  # rounds while the test waits for Flower only take processors
         )
 
     def trains(self, client: int, group: str) -> bool:
@@ -117,7 +118,8 @@ def test_late_updates_count_on_real_nodes(tmp_path: Path) -> None:
         assert row["discount"] == (1.0 + row["staleness"]) ** -0.5
         assert row["weight"] > 0
     lost = first[KILLED]
-    assert (lost["status"], lost["reason"]) == ("failed", "no reply in time")
+    assert lost["status"] == "failed"
+    assert is_reason_of_lost_node(lost["reason"])
     asked = [r for r in rows if r["client"] == KILLED and (r["start_round"] or 0) > lost["round"]]
     assert "trained" in {row["status"] for row in asked}
     counted = [(r["client"], r["start_round"]) for r in rows if r["status"] == "trained"]

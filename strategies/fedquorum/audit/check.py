@@ -145,7 +145,7 @@ def _audit_input(recorded: AuditInput) -> AuditResult:
                 mismatches += [Mismatch(number, client, text) for client, text in found]
             loss_sum_before = replayed.record.decision_loss_sum
             rounds, decisions = rounds + 1, decisions + len(replayed.rows)
-            statuses.update(_get_status_kind(row) for row in replayed.rows)
+            statuses.update(_get_status_kind(recorded, replayed, row) for row in replayed.rows)
             admitted.update(row["client"] for row in replayed.rows if row["weight"] != 0.0)
     except UndecidableError as error:
         mismatches.append(
@@ -327,7 +327,7 @@ def _find_outcome_mismatches(
     number, client, plan = replayed.record.round, row["client"], replayed.plan
     if row["status"] not in STATUSES:
         yield Mismatch(number, client, f"status is {row['status']!r}, which is none")
-    is_usable = row["num_examples"] is not None
+    is_usable = recorded.is_usable(row, replayed.record)
     if not is_usable and row["status"] == "trained":
         yield Mismatch(number, client, "trained, but nothing usable of it is recorded")
     if not is_usable and (row["loss"] is not None or row["accuracy"] is not None):
@@ -459,6 +459,8 @@ def _compute_expected_divergence(replayed: ReplayedRound) -> dict[str, float | N
 def _find_evaluation_mismatches(
     recorded: AuditInput, replayed: ReplayedRound
 ) -> Iterator[Mismatch]:
+    if recorded.has_masks:  # the records have no single evaluations
+        return
     settings = recorded.run.find_leg(replayed.record.round).settings
     for split in SPLITS:
         expected = summarize_evaluations(
@@ -550,6 +552,8 @@ def _list_unverifiable(
             f"that clients were unavailable, late or busy, or failed ({statuses['absent']} times)"
         )
     yield from _list_refusals(recorded.run)
+    if recorded.has_masks:
+        yield "global_loss and the means of test and validation, which are sums with masks"
     missing = len(recorded.run.rounds) - rounds
     if missing and recorded.run.status == "running":
         yield f"the last {missing} rounds, whose rows in clients/ are not (or never) written"
@@ -566,10 +570,10 @@ def _list_refusals(run: Run) -> Iterator[str]:
             )
 
 
-def _get_status_kind(row: TableRow) -> str:
+def _get_status_kind(recorded: AuditInput, replayed: ReplayedRound, row: TableRow) -> str:
     if row["status"] in ("unavailable", "failed", "late", "busy"):
         return "absent"
-    if row["status"] == "rejected" and row["num_examples"] is None:
+    if row["status"] == "rejected" and not recorded.is_usable(row, replayed.record):
         return "unusable"
     return str(row["status"])
 

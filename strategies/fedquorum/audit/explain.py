@@ -149,7 +149,8 @@ def _describe_outcome(row: TableRow) -> str:
     if row["status"] == "declined":
         return "declined; the client's side of the gate refused, so it reports no loss"
     if row["num_examples"] is None:
-        return f"{row['status']}{reason}"
+        masked = "an update in the sum of several nodes, whose masks hide the client's numbers"
+        return masked if row["status"] == "trained" else f"{row['status']}{reason}"
     metrics = [
         f"{name} {format_number(row[key])}"
         for name, key in (("loss F_k", "loss"), ("accuracy", "accuracy"))

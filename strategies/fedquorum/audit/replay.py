@@ -140,6 +140,18 @@ class AuditInput:
         """Whether the clients use Flower's standard protocol, which has no gate or evaluation."""
         return self.run.settings.get(f"{DROP_IN_KEY}.protocol") == "standard"
 
+    @property
+    def has_masks(self) -> bool:
+        """Whether nodes masked their sums, so that clients have no numbers of their own."""
+        return bool(self.run.settings.get("secure_aggregation.name", "none") != "none")
+
+    def is_usable(self, row: TableRow, record: RoundRecord) -> bool:
+        """Say whether a client's update reached the rules."""
+        if row["num_examples"] is not None or not self.has_masks:
+            return row["num_examples"] is not None
+        is_refused = str(row["reason"]).startswith(record.refused or "-")
+        return bool(row["status"] == "trained" or (row["status"] == "rejected" and is_refused))
+
     def get_rates(self, number: int) -> FloatArray | None:
         """Return the probability that a round counts each client, shape (N,), if known."""
         return None if self.rates is None else self.rates.get_rates(number - 1)
@@ -480,12 +492,14 @@ def _replay_round(
                 record.global_loss, record.global_accuracy, record.stale_clients, record.unmeasured
             )
         ),
-        outcomes=_build_outcomes(rows, population, record),
+        outcomes=_build_outcomes(recorded, rows, population, record),
         robustness=Robustness(max_weight=_get_max_weight(recorded.run, record.round)),
         late=read_late_updates(recorded.run.settings),
         compute_weights=is_decidable and refusal != NOT_SOLVED,
     )
-    recorded_decisions = tuple(_build_decision(row) for row in rows if _is_usable(row))
+    recorded_decisions = tuple(
+        _build_decision(row) for row in rows if recorded.is_usable(row, record)
+    )
     decision = replace(
         decision, trace=replace(decision.trace, recorded_decisions=recorded_decisions)
     )
@@ -500,7 +514,7 @@ def _replay_round(
         plan_matches_rule=plan_matches_rule,
         objective=(
             decision.report.objective
-            if recorded.is_standard
+            if recorded.is_standard or recorded.has_masks
             else _compute_objective(rules, recorded, record, plan)
         ),
         decision=decision,
@@ -589,15 +603,11 @@ def _find_last_evaluation(recorded: AuditInput, client: int, before: int) -> Cli
     raise ValueError(f"client {client} is stale, but has measured nothing before round {before}")
 
 
-def _is_usable(row: TableRow) -> bool:
-    return row["num_examples"] is not None
-
-
 def _build_outcomes(
-    rows: Sequence[TableRow], population: Population, record: RoundRecord
+    recorded: AuditInput, rows: Sequence[TableRow], population: Population, record: RoundRecord
 ) -> RoundOutcomes:
     """Return the outcomes; the inner products of the updates have only the norms."""
-    norms = [row["update_norm"] for row in rows if _is_usable(row)]
+    norms = [row["update_norm"] for row in rows if recorded.is_usable(row, record)]
     squared = np.square([math.nan if norm is None else norm for norm in norms])
     return RoundOutcomes(
         tuple(
@@ -609,7 +619,7 @@ def _build_outcomes(
                 accuracy=row["accuracy"],
                 start_round=row.get("start_round"),
             )
-            if _is_usable(row)
+            if recorded.is_usable(row, record)
             else ClientOutcome(row["client"], row["status"], row["reason"])
             for row in rows
         ),

@@ -1,4 +1,4 @@
-"""Play the exchanges of a round with masks that surround the exchange of training.
+"""Play the exchanges of a round with masks that surround the exchange of the masked vectors.
 
 ``ComposedStrategy.configure_train`` plays the first two exchanges, and returns the messages of the
 third one. ``ComposedStrategy.aggregate_train`` receives the masked integers, plays the last one and
@@ -29,7 +29,7 @@ from .codec.secure import (
     encode_unmask_request,
 )
 from .secure.errors import ProtocolViolationError, SecureSumError
-from .secure.keys import RoundId
+from .secure.keys import RoundId, Vector
 from .secure.messages import MaskedVector, VectorRequest
 from .secure.plan import MIN_NODES
 from .secure.server import SecureSum
@@ -62,6 +62,8 @@ class MaskedRound:
         The outcomes of the clients that dropped out before they were asked to train.
     problem : str or None
         Why the round has no sum.
+    of_evaluation : bool
+        Whether the vectors are of an evaluation instead of training.
     """
 
     session: NodeSession
@@ -73,6 +75,7 @@ class MaskedRound:
     requests: Mapping[int, VectorRequest] = field(default_factory=dict)
     outcomes: dict[int, ClientOutcome] = field(default_factory=dict)
     problem: str | None = None
+    of_evaluation: bool = False
 
     @classmethod
     def open(
@@ -82,8 +85,9 @@ class MaskedRound:
         server_round: int,
         config: ConfigRecord,
         *,
-        model: NamedArrays,
+        length: int,
         seed: int,
+        of_evaluation: bool = False,
     ) -> Self:
         """Play the exchanges of keys and of shares with the nodes of the session's open exchange.
 
@@ -93,12 +97,16 @@ class MaskedRound:
         grid : Grid
         server_round : int
         config : ConfigRecord
-        model : dict of array
-            The model, which gives the length of the masked vectors.
+        length : int
+            The length of the masked vectors, see ``count_integers`` for those of a model.
         seed : int
             The run's seed, from which the neighbors follow.
+        of_evaluation : bool
+            Whether the vectors are of an evaluation.
         """
-        masked = cls(session, grid, server_round, config, clients_by_node=session.clients_by_node)
+        clients_by_node = session.clients_by_node
+        masked = cls(session, grid, server_round, config, clients_by_node=clients_by_node)
+        masked.of_evaluation = of_evaluation
         nodes = [*masked.clients_by_node]
         if not nodes:
             return masked
@@ -108,7 +116,8 @@ class MaskedRound:
             size = secure_aggregation.choose_size(len(nodes), session.quorum_share)
             low = max(MIN_NODES, size.threshold)
             round_id = RoundId(str(grid.run.run_id), server_round)
-            length = 2 * sum(array.size for array in model.values())
+            if of_evaluation:
+                round_id = round_id.of_evaluation
             masked.secure_sum = SecureSum(round_id, nodes, size, seed, length)
             masked._exchange_keys(masked.secure_sum, low)
             masked._exchange_shares(masked.secure_sum, low)
@@ -172,16 +181,21 @@ class MaskedRound:
         contents = {
             node: RecordDict(
                 {
+                    # No mod has a part in an evaluation: the experimenter makes it.
                     **encode_inquiry(
-                        number, self.clients_by_node[node], asked_before=name != "keys"
+                        number,
+                        self.clients_by_node[node],
+                        asked_before=self.of_evaluation or name != "keys",
+                        of_evaluation=self.of_evaluation,
                     ),
                     **records,
                 }
             )
             for node, records in requests.items()
         }
+        group = f"{'evaluation ' if self.of_evaluation else ''}{name} {number}"
         messages = session.build_messages(
-            contents, MessageType.TRAIN, number, self.config, group=f"{name} {number}"
+            contents, MessageType.TRAIN, number, self.config, group=group
         )
         timeout = session.communication.reply_timeout
         replies = self.grid.send_and_receive(messages, timeout=timeout)
@@ -245,21 +259,25 @@ class MaskedRound:
                 results.outcomes[client] = self.session.get_client_outcome(client, results, None)
         self.session.note_late(self.server_round)
         try:
-            parts = self._compute_sum(self.secure_sum, results, model, bins)
+            parts = self._compute_sum(results, model, bins)
         except (SecureSumError, ProtocolViolationError, ArithmeticError) as error:
             return str(error)
         if results.total is not None:
             results.total.merge(parts)
         return None
 
-    def _compute_sum(
-        self,
-        secure_sum: SecureSum,
-        results: ReplyResults[TrainResult],
-        model: NamedArrays,
-        bins: FixedBins,
-    ) -> PartialSums:
-        """Return the sum of all vectors without masks."""
+    def compute_total(self, note: Callable[[int, str], object]) -> Vector:
+        """Play the last exchange, and return the sum of all vectors without masks.
+
+        ``note`` receives a client and a remark on its node's answer.
+
+        Raises
+        ------
+        SecureSumError, ProtocolViolationError
+            If masks stay in the sum.
+        """
+        secure_sum = self.secure_sum
+        assert secure_sum is not None, "no node was asked for a vector"
 
         def receive(node: int, content: RecordDict) -> None:
             secure_sum.receive_unmask(node, decode_unmask_shares(content))
@@ -267,10 +285,34 @@ class MaskedRound:
         requests = {k: encode_unmask_request(r) for k, r in secure_sum.close_vectors().items()}
         answers = self._exchange("unmask", requests, receive, secure_sum.can_unmask)
         for client, problem in answers.malformed.items():
-            results.note(client, f"its answer to unmask the sum was refused: {problem}")
+            note(client, f"its answer to unmask the sum was refused: {problem}")
+        for client, result in answers.by_client.items():
+            if result.status is not Status.DONE and client not in answers.malformed:
+                note(client, f"it did not help to unmask the sum: {result.reason}")
         total, _ = secure_sum.finish()
+        return total
+
+    def _compute_sum(
+        self, results: ReplyResults[TrainResult], model: NamedArrays, bins: FixedBins
+    ) -> PartialSums:
+        """Return the sum of all updates, and count those that needed no clipping."""
+        total = self.compute_total(results.note)
+        num_trained = sum(outcome.is_usable for outcome in results.outcomes.values())
+        count = int(total[-1])
+        if count > num_trained:
+            raise ArithmeticError(f"{count} of {num_trained} updates needed no clipping")
         shapes = {name: array.shape for name, array in model.items()}
-        return bins.from_integers(total.reshape(2, -1), shapes)
+        parts = bins.from_integers(total[:-1].reshape(2, -1), shapes)
+        results.num_unclipped = count
+        return parts
+
+
+def count_integers(model: NamedArrays) -> int:
+    """Return the length of the masked vector of a sum of updates.
+
+    Each number has two parts; the last integer is the number of updates that needed no clipping.
+    """
+    return 2 * sum(array.size for array in model.values()) + 1
 
 
 def _has_replied(client: int, results: ReplyResults[TrainResult]) -> bool:

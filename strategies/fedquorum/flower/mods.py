@@ -5,6 +5,7 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
@@ -15,20 +16,27 @@ from ..sanitize import MAX_REASON_LENGTH, sanitize
 from ..server.fixed_bins import FixedBins
 from .codec import (
     CLIENT_ID,
+    EvaluateResult,
     Status,
     TrainResult,
     add_response_times,
     add_unavailable,
+    decode_evaluate_reply,
     decode_listed_clients,
     decode_partial_sum,
     decode_selected_clients,
     decode_sum_bins,
     decode_train_reply,
     drop_sum,
+    encode_evaluate_reply,
     encode_train_reply,
     filter_clients,
+    find_num_terms,
     find_round,
+    find_weighs_by_data,
+    has_clipping_norm,
     is_inquiry,
+    is_of_evaluation,
     view_model,
     was_asked_before,
 )
@@ -48,10 +56,11 @@ from .codec.secure import (
     find_step,
     is_masked_round,
 )
+from .evaluation_sums import encode_evaluations
 from .secure.errors import ProtocolViolationError
 from .secure.keys import RoundId
 from .secure.node import NodeState, make_keys, make_shares, mask_vector, unmask
-from .validation import find_sum_problem
+from .validation import NO_CLIP_INDICATOR, find_sum_problem
 
 __all__ = ["AvailabilityMod", "NodeAvailability", "SecureSumMod"]
 
@@ -240,7 +249,7 @@ class ResponseTimeMod:
 
 
 NO_MASK_STATE = "it has no secrets of this round's masks: it was restarted, or has answered already"
-IN_THE_CLEAR = "this round has masks, and the request would have its update without any"
+IN_THE_CLEAR = "this round has masks, and the request would have its numbers without any"
 NO_SUM = "its ClientApp returned no weighted sum of its updates"
 
 
@@ -250,7 +259,13 @@ class SecureSumMod:
 
     A round has four train messages, each with a record by which the mod knows it. The mod answers
     the first, second and fourth one itself. For the third it calls the ClientApp, and replaces the
-    sum in the reply by a masked one. It must be the last of the mods, next to the app.
+    sum in the reply by a masked one. It must be the last of the mods, next to the app. An
+    evaluation has the same messages, of which the third one is of type evaluate; the masked sums
+    are those of the clients' losses and accuracies.
+
+    Of each client only its status leaves the node, and its amount of data where the weights need
+    it: the ClientApp's losses, metrics and further records do not. The number of clients whose
+    update needed no clipping is masked with the sum, as its last integer.
 
     If anything is wrong the clients fail with the reason, and no update leaves the node: not in the
     clear, and not after a request without masks in a round that has them.
@@ -261,21 +276,25 @@ class SecureSumMod:
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer one message."""
-        if not is_train_message(message):
+        kind = get_base_message_type(message)
+        if kind not in {MessageType.TRAIN, MessageType.EVALUATE}:
             return call_next(message, context)
         step = find_step(message.content)
         if step is None and not _was_masked(message, context):
             return call_next(message, context)
         server_round, clients = decode_listed_clients(message.content)
+        evaluates = kind == MessageType.EVALUATE
         round_id = RoundId(str(context.run_id), server_round)
+        if evaluates or is_of_evaluation(message.content):
+            round_id = round_id.of_evaluation
         try:
             if step == MASKED_SUM:
-                return self._train(message, context, call_next, round_id)
+                answer_with_sum = self._evaluate if evaluates else self._train
+                return answer_with_sum(message, context, call_next, round_id)
             answer = self._answer(step, message, context, round_id)
         except (ProtocolError, ProtocolViolationError) as error:
             reason = sanitize(error, MAX_REASON_LENGTH)
-            failures = [TrainResult(k, Status.FAILED, reason=reason) for k in clients]
-            return Message(encode_train_reply(failures), reply_to=message)
+            return Message(_encode_failures(kind, clients, reason), reply_to=message)
         done = encode_train_reply([TrainResult(k, Status.DONE) for k in clients])
         return Message(RecordDict({**done, **answer}), reply_to=message)
 
@@ -309,25 +328,83 @@ class SecureSumMod:
         reply = call_next(message, context)
         if reply.has_error():
             return reply
-        content = drop_sum(reply.content)
-        if any(result.status is Status.DONE for result in decode_train_reply(content)):
+        results = decode_train_reply(drop_sum(reply.content))
+        weighs_by_data = find_weighs_by_data(message.content)
+        content = encode_train_reply(
+            [
+                TrainResult(
+                    result.client,
+                    result.status,
+                    reason=result.reason,
+                    num_examples=result.num_examples if weighs_by_data else None,
+                )
+                for result in results
+            ]
+        )
+        trained = [result for result in results if result.status is Status.DONE]
+        if trained:
             sums = decode_partial_sum(reply.content)
             problem = NO_SUM if sums is None else find_sum_problem(sums, model, bins)
             if problem is not None or sums is None:  # mypy knows that both are the same
                 raise ProtocolError(problem)
-            state, masked = mask_vector(state, request, bins.to_integers(sums).reshape(-1))
+            num_unclipped = _count_unclipped(message.content, trained)
+            integers = bins.to_integers(sums).reshape(-1)
+            vector = np.concatenate([integers, np.array([num_unclipped], np.uint64)])
+            state, masked = mask_vector(state, request, vector)
+            context.state.update(encode_state(state))
+            content.update(encode_masked_vector(masked))
+        reply.content = content
+        return reply
+
+    def _evaluate(
+        self, message: Message, context: Context, call_next: ClientAppCallable, round_id: RoundId
+    ) -> Message:
+        """Let the ClientApp evaluate, and mask the sums of its clients' metrics."""
+        state = _take_state(context, round_id)
+        request = decode_vector_request(message.content)
+        reply = call_next(message, context)
+        if reply.has_error():
+            return reply
+        results = decode_evaluate_reply(reply.content)
+        content = encode_evaluate_reply(
+            [
+                EvaluateResult(result.client, result.status, reason=result.reason)
+                for result in results
+            ]
+        )
+        evaluated = [result for result in results if result.status is Status.DONE]
+        if evaluated:
+            vector = encode_evaluations(evaluated, find_num_terms(message.content))
+            state, masked = mask_vector(state, request, vector)
             context.state.update(encode_state(state))
             content.update(encode_masked_vector(masked))
         reply.content = content
         return reply
 
 
+def _encode_failures(kind: str, clients: Sequence[int], reason: str) -> RecordDict:
+    """Return the content of a reply in which all clients have failed."""
+    if kind == MessageType.EVALUATE:
+        failed = [EvaluateResult(k, Status.FAILED, reason=reason) for k in clients]
+        return encode_evaluate_reply(failed)
+    return encode_train_reply([TrainResult(k, Status.FAILED, reason=reason) for k in clients])
+
+
+def _count_unclipped(content: RecordDict, trained: Sequence[TrainResult]) -> int:
+    """Return how many updates needed no clipping, 0 if the request has no norm."""
+    if not has_clipping_norm(content):
+        return 0
+    if not all(result.has_clip_indicator for result in trained):
+        raise ProtocolError(NO_CLIP_INDICATOR)
+    return sum(result.norm_bit == 0 for result in trained)
+
+
 def _was_masked(message: Message, context: Context) -> bool:
-    """Say whether a request would have an update in the clear, in a round with masks."""
+    """Say whether a request would have something in the clear, in a round with masks."""
     if is_inquiry(message.content):
         return False
-    server_round = find_round(message.content)
-    return is_masked_round(context.state, RoundId(str(context.run_id), server_round))
+    round_id = RoundId(str(context.run_id), find_round(message.content))
+    return any(is_masked_round(context.state, one) for one in (round_id, round_id.of_evaluation))
 
 
 def _take_state(context: Context, round_id: RoundId) -> NodeState:

@@ -21,6 +21,7 @@ from ..records.client_names import NO_NAMES, ClientNames
 from ..rng import make_generator
 from ..rules.composition import RuleSet
 from ..rules.decisions import RoundReport
+from ..rules.metrics import SUMMED_METRICS
 from ..rules.parameters import (
     EVALUATED_CLIENTS,
     FAIRNESS_METRIC,
@@ -105,7 +106,8 @@ class NativeProtocol:
         that they tell nothing of single updates. The last bits of the model depend on it.
     secure_aggregation : SecureAggregation, optional
         Let every node mask its sum: the server then learns the sum over all nodes, and no other.
-        Implies ``requires_sums`` and ``fixed_bins``. Losses and counts are sent as usual.
+        Implies ``requires_sums`` and ``fixed_bins``. Of each client the server learns whether it
+        took part, and its amount of data where the weights need it.
     evaluated_clients : {"all", "priority"}
         The clients whose test splits are evaluated. With ``priority``, a non-priority client
         reports nothing about itself unless it trains.
@@ -230,6 +232,9 @@ class NativeProtocol:
                 and "a ClientApp written for Flower's own strategies sends its model",
                 "partial_aggregation=False": not self.partial_aggregation
                 and "nodes then send the model of each client",
+                f"metric={self.metric}": self.secure_aggregation is not None
+                and self.metric not in SUMMED_METRICS
+                and f"no sum over rows gives it; use one of {', '.join(SUMMED_METRICS)}",
                 "clip_norm": robustness.clip_norm is not None
                 and "the server cannot clip an update that it does not see",
                 "privacy without clients_clip": privacy is not None
@@ -285,10 +290,14 @@ class NativeProtocol:
         Raises
         ------
         ParameterError
-            If no threshold fits the number of nodes, or the quorum may leave fewer.
+            If some clients never train, no threshold fits the number of nodes, or the quorum may
+            leave fewer.
         """
         if self.secure_aggregation is None:
             return None
+        if population.held_out:
+            reason = "the mean over the others would be a second sum"
+            raise self._build_sum_error(" with clients that never train", reason)
         num_priority, num_asked = rules.selection.sampling.count_sampled(population)
         share = self.quorum.compute_share(range(num_asked), range(num_priority))
         return self.secure_aggregation.summarize(min(num_nodes, num_asked), share)
@@ -398,7 +407,12 @@ class NativeProtocol:
 
     def build_limits(self, rules: RuleSet) -> Limits:
         """Return the allowed ranges of the numbers in a train reply."""
-        return Limits(needs_loss=rules.needs_losses)
+        has_masks = self.secure_aggregation is not None
+        return Limits(
+            needs_loss=rules.needs_losses,
+            hides_numbers=has_masks,
+            needs_examples=not has_masks or rules.weighting.traits.weights_by_data,
+        )
 
     def get_max_reply_bytes(self, num_clients: int, model: NamedArrays | None) -> int:
         """Return the largest size in bytes of a reply for ``num_clients``, with models if given."""

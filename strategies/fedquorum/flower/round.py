@@ -58,13 +58,13 @@ from .protocol import NativeProtocol
 from .secure.messages import MaskedVector
 from .server_memory import ServerMemory
 from .session import (
-    NO_CLIP_INDICATOR,
     NodeSession,
     NodeSum,
     ReplyResults,
     find_client_problem,
     reject_unusable_sum,
 )
+from .validation import NO_CLIP_INDICATOR
 
 NO_SUM_REASON = "its node did not send the weighted sum that the server requires"
 NO_MASK_REASON = "its node did not send the masked sum that the server requires"
@@ -287,7 +287,12 @@ def build_train_requests(
     return {
         node: TrainRequest(
             context.server_round,
-            replace(context.plan, clients=clients),
+            # With masks, no loss of a single client travels.
+            replace(
+                context.plan,
+                clients=clients,
+                requests_loss=context.plan.requests_loss and context.masks is None,
+            ),
             tuple(k in priority for k in clients),
             NO_OBJECTIVE if objective is None or mechanism is not None else objective,
             context.known_weights if context.nodes_aggregate else None,
@@ -411,8 +416,9 @@ class UpdateReceiver:
 
     @property
     def _needs_clip_indicator(self) -> bool:
-        mechanism = self.context.mechanism
-        return mechanism is not None and mechanism.mechanism.needs_clip_indicator
+        """Whether each client says if it clipped its update; with masks, nodes send the number."""
+        mechanism, masks = self.context.mechanism, self.context.masks
+        return mechanism is not None and mechanism.mechanism.needs_clip_indicator and masks is None
 
     def _receive_masked(self, node: int, node_sum: NodeSum, masks: MaskedRound) -> None:
         """Add a masked vector to those of the other nodes, unless one of its clients is unusable.
@@ -423,7 +429,7 @@ class UpdateReceiver:
             node_sum,
             self.results,
             self.session.limits,
-            needs_clip_indicator=self._needs_clip_indicator,
+            needs_clip_indicator=False,
         )
         assert isinstance(node_sum.updates, MaskedVector)
         if problem is None and node_sum.clients:
@@ -495,7 +501,7 @@ class UpdateReceiver:
         lacks a required clip indicator has failed.
         """
         client, was_short = outcome.client, True
-        if mechanism.mechanism.needs_clip_indicator:
+        if self._needs_clip_indicator:
             result = self.results.by_client[client]
             if not result.has_clip_indicator:
                 seconds = outcome.seconds
@@ -559,10 +565,18 @@ def compute_gram_matrix(
 
 
 def list_clip_indicators(
-    results: ReplyResults[TrainResult], outcomes: Iterable[ClientOutcome]
+    results: ReplyResults[TrainResult], outcomes: Iterable[ClientOutcome], *, has_masks: bool
 ) -> list[bool]:
-    """Return whether each usable update of a private round needed no clipping."""
-    return [results.clip_indicators[one.client] for one in outcomes if one.is_usable]
+    """Return whether each usable update of a private round needed no clipping.
+
+    With masks only their number is known, and the order has no meaning; a round whose masks cannot
+    be removed has none.
+    """
+    usable = [one for one in outcomes if one.is_usable]
+    if has_masks:
+        count = results.num_unclipped
+        return [] if count is None else [i < count for i in range(len(usable))]
+    return [results.clip_indicators[one.client] for one in usable]
 
 
 # --- apply -----------------------------------------------------------------------------------

@@ -27,7 +27,6 @@ from ..server.exact_sum import ExactAccumulator, PartialSums, SumBins
 from ..server.quorum import ReplyCounter
 from ..server.virtual_clock import LATE_REASON, NO_REPLY_REASON, REPLY_STATUSES
 from .codec import (
-    NORM_BIT,
     EvaluateResult,
     NamedArrays,
     ProtocolMismatchError,
@@ -48,6 +47,7 @@ from .protocol import NativeProtocol
 from .secure.messages import MaskedVector
 from .secure.settings import MaskSummary
 from .validation import (
+    NO_CLIP_INDICATOR,
     ExpectedReply,
     Limits,
     find_form_problem,
@@ -106,6 +106,8 @@ class ReplyResults(Generic[ResultT]):
         The outcomes of clients whose replies were validated as they arrived.
     clip_indicators : dict of int to bool
         In a private round, whether each usable update needed no clipping.
+    num_unclipped : int, optional
+        Their number, if masks hide which these are.
     total : ExactAccumulator, optional
         The sum of all updates, if they were added up as they arrived; the results then lack them.
     form_matches : set of bool
@@ -122,6 +124,7 @@ class ReplyResults(Generic[ResultT]):
     disconnected: set[int] = field(default_factory=set)
     outcomes: dict[int, ClientOutcome] = field(default_factory=dict)
     clip_indicators: dict[int, bool] = field(default_factory=dict)
+    num_unclipped: int | None = None
     total: ExactAccumulator | None = None
     form_matches: set[bool] = field(default_factory=set)
 
@@ -302,7 +305,6 @@ def find_client_problem(
     return None
 
 
-NO_CLIP_INDICATOR = f"{NORM_BIT} is missing: its update may not be clipped"
 MIN_REPLIES = 2
 READ_AS_STANDARD = (
     "A reply is in FedQuorum's protocol, for one client, and counts as one in Flower's standard "
@@ -372,6 +374,13 @@ class RoundLogger:
         if kind not in self._warned:
             self._warned.add(kind)
             log(WARNING, "Client %s: unusable evaluation: %s", client, problem)
+
+    def log_sums_problem(self, problem: str) -> None:
+        """Warn that the sums of an evaluation cannot be used, once for each problem."""
+        kind = f"sums: {normalize_reason(problem)}"
+        if kind not in self._warned:
+            self._warned.add(kind)
+            log(WARNING, "The model was not evaluated: %s", problem)
 
     def _log_unused(
         self, decision: ClientDecision, names: ClientNames, warned: Collection[int]
@@ -814,6 +823,7 @@ class NodeSession:
             results,
             kind=EvaluateResult,
             max_bytes=lambda count: communication.get_max_reply_bytes(count, None),
+            read_sum=None if communication.secure_aggregation is None else decode_masked_vector,
             keeps_arrays=True,
         )
         for _ in arriving:
@@ -862,12 +872,13 @@ class NodeSession:
         elif (problem := find_value_problem(result, self.limits)) is not None:
             outcome = ClientOutcome(client, "rejected", problem)
         else:
+            limits = self.limits
             outcome = ClientOutcome(
                 client,
                 "trained",
-                num_examples=result.num_examples,
-                loss=result.loss,
-                accuracy=result.accuracy,
+                num_examples=result.num_examples if limits.needs_examples else None,
+                loss=None if limits.hides_numbers else result.loss,
+                accuracy=None if limits.hides_numbers else result.accuracy,
             )
         times_replies = self.communication.virtual_clock or self.communication.closes_early
         if self.communication.late_updates is not None:
@@ -902,6 +913,10 @@ class NodeSession:
     def log_evaluation_problem(self, client: int, problem: str) -> None:
         """Warn that a client's evaluation is unusable."""
         self._logger.log_evaluation_problem(self.registry.names.format(client), problem)
+
+    def log_sums_problem(self, problem: str) -> None:
+        """Warn that the sums of an evaluation cannot be used."""
+        self._logger.log_sums_problem(problem)
 
     def log_round(
         self,

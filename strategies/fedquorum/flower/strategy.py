@@ -28,15 +28,27 @@ from ..errors import StateError
 from ..records.client_names import ClientNames
 from ..records.hosts import Host
 from ..rules.composition import RuleSet
-from ..rules.decisions import ClientEvaluation, PersonalEvaluation, RoundReport
+from ..rules.decisions import (
+    ClientEvaluation,
+    EvaluationSums,
+    PersonalEvaluation,
+    RoundReport,
+)
 from ..rules.round import NO_OBJECTIVE, NOT_UNMASKED, RoundOutcomes, decide_round
 from ..rules.selection.base import samples_objective, select_objective_clients
 from ..rules.state_arrays import StateArrays
-from ..rules.types import ClientsUnderWay, Population, RoundPlan
+from ..rules.types import ClientsUnderWay, Objective, Population, RoundPlan
 from ..server.fixed_bins import FixedBins
 from ..server.model_store import ModelStore
 from ..server.state import ServerState
-from .codec import EvaluateRequest, NamedArrays, encode_arrays, encode_objective, view_arrays
+from .codec import (
+    EvaluateRequest,
+    NamedArrays,
+    encode_arrays,
+    encode_objective,
+    encode_sums,
+    view_arrays,
+)
 from .evaluation import (
     EvaluationPlan,
     add_personal_evaluations,
@@ -47,7 +59,12 @@ from .evaluation import (
     update_objective,
 )
 from .late import open_by_real_clock, open_late_round
-from .masked_round import MaskedRound
+from .masked_evaluation import (
+    build_evaluate_contents,
+    close_masked_evaluation,
+    open_masked_evaluation,
+)
+from .masked_round import MaskedRound, count_integers
 from .protocol import NativeProtocol
 from .round import (
     RoundContext,
@@ -84,6 +101,8 @@ class StepResult:
         The clients that are not connected, so that the round does not sample them.
     some_busy : bool
         Whether clients took no part in the last evaluation because their nodes trained.
+    sums : EvaluationSums or None
+        The last evaluation, if nodes mask their sums; ``evaluations`` is empty then.
     """
 
     last_report: RoundReport | None = None
@@ -92,6 +111,7 @@ class StepResult:
     state_bytes: int = 0
     disconnected: tuple[int, ...] = ()
     some_busy: bool = False
+    sums: EvaluationSums | None = None
 
     @property
     def report(self) -> RoundReport:
@@ -148,6 +168,8 @@ class ComposedStrategy(Strategy):
         self._context: RoundContext | None = None
         self._objective_clients: frozenset[int] = frozenset()
         self._evaluation_clients: frozenset[int] = frozenset()
+        self._masked_evaluation: MaskedRound | None = None
+        self._is_evaluated = False
 
     def _build_model_store(self) -> ModelStore | None:
         """Return the store of the models that clients under way were sent, if these may count."""
@@ -219,6 +241,7 @@ class ComposedStrategy(Strategy):
         if self._sent_models is not None:
             self._sent_models.restore(select_by_prefix(SENT, state), model)
         self._sent_records = {}
+        self._is_evaluated = True  # by which clients is not known any more
         self._session.registry.mark_registered(state["known"].tolist())
         self._next_plan = None
 
@@ -377,7 +400,8 @@ class ComposedStrategy(Strategy):
         if self.communication.secure_aggregation is not None:
             # Before anybody trains: who sends no keys is sent no model.
             seed = self.rules.selection.sampling.seed
-            masks = MaskedRound.open(session, grid, server_round, config, model=model, seed=seed)
+            length = count_integers(model)
+            masks = MaskedRound.open(session, grid, server_round, config, length=length, seed=seed)
             clients_by_node = masks.clients_by_node
             context = replace(context, clients_by_node=clients_by_node, masks=masks)
         node_counts = (len(clients_by_node), len(session.registry.nodes))
@@ -463,7 +487,8 @@ class ComposedStrategy(Strategy):
             clipping_norm=None
             if context.mechanism is None
             else context.mechanism.compute_next_norm(
-                list_clip_indicators(results, outcomes), len(context.plan.clients)
+                list_clip_indicators(results, outcomes, has_masks=context.masks is not None),
+                len(context.plan.clients),
             ),
             update_sizes=get_update_sizes(applied, outcomes, state.update_sizes)
             if context.bins.is_fixed
@@ -480,6 +505,7 @@ class ComposedStrategy(Strategy):
             simulated_seconds=closing.clock.now if communication.virtual_clock else None,
         )
         self._step_result = replace(self._step_result, last_report=report)
+        self._is_evaluated = self._is_evaluated and applied.model is None
         plan = context.plan
         is_unchanged = bool(applied.model is None and plan.clients)
         session.log_round(decision.report, results, is_unchanged=is_unchanged)
@@ -503,6 +529,8 @@ class ComposedStrategy(Strategy):
             clients = communication.select_test_clients(
                 self.population, self._session.registry, server_round
             )
+        if communication.secure_aggregation is not None:
+            return self._configure_masked_evaluation(server_round, arrays, config, grid, clients)
         plan = EvaluationPlan(clients)
         if communication.is_native:
             population, rules = self.population, self.rules
@@ -520,6 +548,8 @@ class ComposedStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Store the evaluations and F(w_{t+1}), which the next round broadcasts."""
+        if self.communication.secure_aggregation is not None:
+            return self._aggregate_masked_evaluation(server_round, replies)
         if not self.communication.is_native:
             results = self._session.collect_evaluate_results(replies, server_round)
             usable = select_usable_evaluations(
@@ -531,6 +561,57 @@ class ComposedStrategy(Strategy):
         self._store_evaluations(self._read_evaluations(server_round, replies))
         objective = self._state.objective or NO_OBJECTIVE
         return None if math.isnan(objective.loss) else encode_objective(objective)
+
+    def _configure_masked_evaluation(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+        clients: tuple[int, ...],
+    ) -> list[Message]:
+        """Return the messages that request the masked sums of the clients' metrics.
+
+        A model is evaluated once: if the last round left it the same, nobody is asked again.
+        """
+        self._masked_evaluation = None
+        if not clients:
+            self._step_result = replace(self._step_result, sums=None)
+            return []
+        if self._is_evaluated:
+            return []
+        self._is_evaluated = True
+        # F over the priority clients needs a second sum, unless these are all that are evaluated.
+        population = self.population
+        is_objective = population.priority.issuperset(clients) and not population.weights
+        self._objective_clients = frozenset(clients if is_objective else ())
+        session, seed = self._session, self.rules.selection.sampling.seed
+        masks = self._masked_evaluation = open_masked_evaluation(
+            session,
+            grid,
+            server_round,
+            config,
+            clients,
+            priority=population.priority,
+            seed=seed,
+        )
+        contents = build_evaluate_contents(masks, session, arrays, len(clients))
+        return session.build_messages(contents, MessageType.EVALUATE, server_round, config)
+
+    def _aggregate_masked_evaluation(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Store the sums over the clients, and F(w_{t+1}) if it is the mean over all of them."""
+        masks = self._masked_evaluation
+        if masks is not None:
+            results = self._session.collect_evaluate_results(replies, server_round)
+            sums = close_masked_evaluation(masks, self._session, results)
+            self._step_result = replace(self._step_result, sums=sums)
+        sums, objective = self._step_result.sums, NO_OBJECTIVE
+        if sums is not None and self._objective_clients:
+            objective = Objective(sums.means["loss"], sums.means["accuracy"])
+        self._state = replace(self._state, objective=objective)
+        return None if sums is None else encode_sums(sums)
 
     def configure_finetune(
         self,

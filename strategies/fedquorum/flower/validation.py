@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from ..rules.metrics import AVERAGE_PRECISION, METRICS
 from ..sanitize import abbreviate
 from ..server.exact_sum import MAX_VALUE, PartialSums, SumBins
-from .codec import EvaluateResult, Status, TrainResult
+from .codec import NORM_BIT, EvaluateResult, Status, TrainResult
 
+NO_CLIP_INDICATOR = f"{NORM_BIT} is missing: its update may not be clipped"
 MAX_NUM_EXAMPLES = 10**12
 MAX_LOSS = 1e15
 BYTES_PER_CLIENT = 2**16
@@ -74,6 +75,11 @@ class Limits:
     ----------
     needs_loss : bool
         Whether the rules need the loss.
+    hides_numbers : bool
+        Whether a client sends no loss and no accuracy, and no amount of data unless the weights
+        need it, because its node masks its sum. Such numbers are not read.
+    needs_examples : bool
+        Whether a client sends its amount of data.
     any_loss, any_accuracy : bool
         Whether the loss and the accuracy may be any number.
     any_weight : bool
@@ -83,6 +89,8 @@ class Limits:
     """
 
     needs_loss: bool = False
+    hides_numbers: bool = False
+    needs_examples: bool = True
     any_loss: bool = False
     any_accuracy: bool = False
     any_weight: bool = False
@@ -107,7 +115,7 @@ def find_form_problem(
     result: TrainResult, model: Mapping[str, NDArray[Any]] | None, limits: Limits
 ) -> str | None:
     """Return the problem of a malformed result, which its app would repeat in every round."""
-    if result.num_examples is None:
+    if result.num_examples is None and limits.needs_examples:
         return "num-examples is missing"
     if limits.needs_loss and result.loss is None:
         return "loss is missing"
@@ -118,10 +126,13 @@ def find_form_problem(
 
 def find_value_problem(result: TrainResult, limits: Limits) -> str | None:
     """Return the unusable number of a well-formed result, or None."""
-    find_weight_problem = _find_weight_problem if limits.any_weight else _find_num_examples_problem
-    problem = find_weight_problem(result.num_examples)
-    if problem is not None:
-        return problem
+    if limits.needs_examples:
+        find_problem = _find_weight_problem if limits.any_weight else _find_num_examples_problem
+        problem = find_problem(result.num_examples)
+        if problem is not None:
+            return problem
+    if limits.hides_numbers:
+        return find_number_problem(result.arrays or {})
     loss, accuracy = result.loss, result.accuracy
     if loss is not None and not limits.any_loss and not 0 <= loss <= MAX_LOSS:
         return f"loss is {loss}, not in [0, {MAX_LOSS:.0e}]"

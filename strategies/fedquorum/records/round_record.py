@@ -14,6 +14,7 @@ from ..rules.decisions import (
     PERSONAL_MODELS,
     STATUSES,
     ClientEvaluation,
+    EvaluationSums,
     LateReply,
     RoundReport,
 )
@@ -182,6 +183,7 @@ def build_round_record(
     previous: RoundRecord | None = None,
     mean_model: Sequence[ClientEvaluation] = (),
     some_busy: bool = False,
+    sums: EvaluationSums | None = None,
 ) -> RoundRecord:
     """Return the record of a round.
 
@@ -192,7 +194,8 @@ def build_round_record(
     of the rules, of which ``columns`` and ``report`` add numbers to the groups of the test split.
     ``previous``: the record of the previous round, for sums over rounds. ``mean_model``: the
     clients' evaluations of the mean of the models from which they start, if the rules have one.
-    ``some_busy``: whether clients were not evaluated because their nodes trained.
+    ``some_busy``: whether clients were not evaluated because their nodes trained. ``sums``: the
+    evaluation if nodes mask their sums; ``evaluations`` is empty then.
     """
     sample = report.plan.replacement_sample
     return RoundRecord(
@@ -222,7 +225,9 @@ def build_round_record(
         disconnected=away,
         late_replies=report.late_replies,
         simulated_seconds=report.simulated_seconds,
-        test=summarize_evaluations(
+        test=summarize_sums(sums, metric, all_evaluated, "test")
+        if sums is not None
+        else summarize_evaluations(
             evaluations,
             metric,
             all_evaluated,
@@ -230,7 +235,9 @@ def build_round_record(
             mean_model=mean_model,
             some_busy=some_busy,
         ),
-        validation=summarize_evaluations(
+        validation=summarize_sums(sums, metric, all_evaluated, "validation")
+        if sums is not None
+        else summarize_evaluations(
             evaluations, metric, all_evaluated, "validation", some_busy=some_busy
         ),
         refused=report.rejection_reason,
@@ -341,6 +348,25 @@ def summarize_evaluations(
     for model in PERSONAL_MODELS:
         groups |= _summarize_personal_model(evaluations, metric, split, model)
     return groups
+
+
+def summarize_sums(
+    sums: EvaluationSums, metric: str, all_evaluated: bool, split: str
+) -> SplitSummary | None:
+    """Return ``test`` or ``validation`` of a round with masks; None without an evaluation.
+
+    There is one group, because the sums of two would tell more of single clients, and no spread
+    over clients.
+    """
+    if not any(sums.counts[f"{split}_{name}"] for name in ("loss", "accuracy")):
+        return None
+    group = {name: sums.means[f"{split}_{name}"] for name in ("loss", "accuracy")}
+    field = f"{split}_{metric if metric in group else 'metric'}"
+    group[metric] = sums.means[field]
+    left_out = sums.evaluated - sums.counts[field]
+    groups: dict[str, Mapping[str, float] | None] = dict.fromkeys(TEST_GROUPS)
+    evaluated = {**group, "evaluated": sums.evaluated, "left_out": left_out}
+    return {**groups, "all" if all_evaluated else "priority": evaluated}
 
 
 def _summarize_mean_model(

@@ -196,6 +196,7 @@ class Runner:
                 seconds=time.monotonic() - self._started,
                 state_bytes=result.state_bytes,
                 some_busy=result.some_busy,
+                sums=result.sums,
                 previous=self._previous,
                 **facts,
             )

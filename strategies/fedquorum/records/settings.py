@@ -5,9 +5,11 @@ and no text as a date; ``load_settings`` reads as OmegaConf does. A record is un
 tags without a JSON type, and duplicate keys are refused.
 """
 
+import copy
 import json
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -49,6 +51,11 @@ def load_settings(text: str) -> dict[str, Any]:
     CorruptSettingsError
         If the text is not YAML, has values that settings do not have, or is no mapping.
     """
+    return copy.deepcopy(_parse_settings(text))
+
+
+@lru_cache(maxsize=8)  # a run reads what it wrote, and its report and its audit read it again
+def _parse_settings(text: str) -> dict[str, Any]:
     try:
         settings = _Loader(text).get_single_data()
     except yaml.MarkedYAMLError as error:
@@ -70,7 +77,7 @@ def load_settings(text: str) -> dict[str, Any]:
 
 def dump_settings(settings: Mapping[str, Any]) -> str:
     """Return settings as YAML; ``load_settings`` restores them."""
-    return yaml.dump(dict(settings), Dumper=_Dumper, sort_keys=False)
+    return yaml.dump(dict(settings), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def mask_passwords(text: str) -> str:

@@ -278,6 +278,34 @@ class ClientEvaluation:
         return self.priority_weight * self.num_examples
 
 
+SUMMED_FIELDS = (
+    *("loss", "accuracy", "test_loss", "test_accuracy", "test_metric"),
+    *("validation_loss", "validation_accuracy", "validation_metric"),
+)
+"""The numbers of a ``ClientEvaluation`` that are added up over clients with masks."""
+
+
+@dataclass(frozen=True)
+class EvaluationSums:
+    """The evaluation of a model by several clients, of which only sums are known.
+
+    Parameters
+    ----------
+    evaluated : int
+        The number of clients.
+    means : mapping of str to float
+        By ``SUMMED_FIELDS``, the mean weighted by the clients' training data; NaN if too few
+        clients have the number.
+    counts : mapping of str to int
+        The number of clients in each mean; the others have no such number, or one that is not
+        finite or too large.
+    """
+
+    evaluated: int
+    means: Mapping[str, float]
+    counts: Mapping[str, int]
+
+
 def compute_priority_objective(
     evaluations: Sequence[ClientEvaluation], stale: Sequence[ClientEvaluation] = ()
 ) -> Objective:

@@ -66,6 +66,11 @@ METRICS: dict[str, Metric] = {
 }
 """All metrics by their names in settings and records."""
 
+SUMMED_METRICS = tuple(
+    name for name in METRICS if name not in ("auroc", AVERAGE_PRECISION, "f1", "r2")
+)
+"""The metrics that follow from sums over rows; their means over clients are there with masks."""
+
 CLASSIFICATION_METRICS = "accuracy"
 REGRESSION_METRICS = "rmse"
 """The metrics of the two kinds of tasks if ``evaluation.metric`` is not set."""

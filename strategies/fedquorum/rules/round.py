@@ -247,7 +247,7 @@ def decide_round(
     # the last report of each client counts.
     reports = ClientReports(
         PerClient.from_mapping(state.reports.num_examples).merge(
-            {a.client: float(a.num_examples or 0) for a in usable}
+            {a.client: a.num_examples for a in usable if a.num_examples is not None}
         ),
         PerClient.from_mapping(state.reports.losses).merge(
             {a.client: a.loss for a in usable if a.loss is not None}

@@ -25,6 +25,19 @@ from fedquorum.flower.codec import (
     encode_train_request,
     find_scale,
 )
+from fedquorum.flower.codec.keys import MASK_KEYS, MASKED_SUM
+from fedquorum.flower.codec.secure import (
+    SEALED_BYTES,
+    Records,
+    encode_keys_request,
+    encode_share_request,
+    encode_unmask_request,
+    encode_vector_request,
+)
+from fedquorum.flower.mods import NO_MASK_STATE
+from fedquorum.flower.secure.keys import HASH_BYTES, RoundId
+from fedquorum.flower.secure.messages import ShareRequest, UnmaskRequest, VectorRequest
+from fedquorum.flower.secure.node import make_keys
 from fedquorum.rules.types import Objective, RoundPlan
 from flwr.app import Message, RecordDict
 
@@ -33,6 +46,7 @@ from client_app.node.policy import (
     USAGE_FILE,
     Allowlist,
     DailyLimit,
+    MaskRequirement,
     NodePolicy,
     PrivacyRequirement,
     UsageLog,
@@ -286,6 +300,93 @@ def test_a_scale_leaves_the_node_only_if_the_policy_says_so(device: Path) -> Non
     assert find_scale(send_message(device, encode_query(), "query").content) is None
 
 
+# --- masks ---------------------------------------------------------------------------------------
+
+
+def build_share_request(num_others: int, threshold: int) -> Records:
+    keys = {k: make_keys(k, RoundId("0", 1))[1] for k in range(1, num_others + 1)}
+    return encode_share_request(ShareRequest(keys, threshold))
+
+
+def build_vector_request(num_others: int) -> Records:
+    hashes = {k: bytes(HASH_BYTES) for k in range(1, num_others + 1)}
+    sealed = {k: bytes(SEALED_BYTES) for k in hashes}
+    return encode_vector_request(VectorRequest(sealed, hashes, hashes))
+
+
+def build_unmask_request(num_others: int) -> Records:
+    others = tuple(range(1, num_others + 1))
+    return encode_unmask_request(UnmaskRequest(others[:-1], others[-1:]))
+
+
+NO_MASKS = "it asks for masks (secure_aggregation=masks), and the run has none"
+ASKING: dict[str, Any] = {**encode_inquiry(1, (2,))}
+UNMASKABLE = {
+    "{masks: true}": [(TRAIN, NO_MASKS), (EVALUATE, NO_MASKS), (ASKING, NO_MASKS)],
+    "{threshold: 3}": [
+        (TRAIN, NO_MASKS),
+        (
+            ASKING | build_share_request(3, 2),
+            "it asks for masks that at least 3 nodes can remove, not 2",
+        ),
+    ],
+    "{participants: 4}": [
+        (TRAIN, NO_MASKS),
+        (
+            ASKING | build_share_request(2, 3),
+            "it asks for sums of at least 4 nodes, not 3",
+        ),
+        (
+            {**TRAIN, **build_vector_request(2)},
+            "it asks for sums of at least 4 nodes, not 3",
+        ),
+        # Of three others one was lost after its shares, so that three nodes are in the sum.
+        (ASKING | build_unmask_request(3), "it asks for sums of at least 4 nodes, not 3"),
+    ],
+}
+
+
+@pytest.mark.parametrize("text", UNMASKABLE)
+def test_a_run_without_the_masks_that_the_owner_asks_for_is_refused(
+    device: Path, text: str
+) -> None:
+    """In each exchange, before any data is read."""
+    write_policy(device, f"secure_aggregation: {text}")
+    (device / "own.npz").unlink()
+    for content, problem in UNMASKABLE[text]:
+        kind = "evaluate" if content is EVALUATE else "train"
+        decode = decode_evaluate_reply if content is EVALUATE else decode_train_reply
+        reply = send_message(device, RecordDict({**content}), kind)
+        [result] = decode(reply.content)
+        assert (result.client, result.status) == (2, Status.UNAVAILABLE)
+        assert result.reason == f"its node takes no part: {problem}"
+
+
+def test_a_run_with_the_masks_that_the_owner_asks_for_is_allowed(device: Path) -> None:
+    """The node sends its keys; what it says of later exchanges is no word of the policy."""
+    write_policy(device, "secure_aggregation: {masks: true, threshold: 3, participants: 4}")
+    reply = send_message(device, RecordDict(ASKING | encode_keys_request()), "train")
+    assert decode_train_reply(reply.content)[0].status is Status.DONE
+    assert MASK_KEYS in reply.content
+    for records in (
+        build_share_request(3, 3),
+        build_vector_request(3),
+        build_unmask_request(4),
+    ):
+        content = {**TRAIN, **records} if MASKED_SUM in records else ASKING | records
+        reply = send_message(device, RecordDict(content), "train")
+        [result] = decode_train_reply(reply.content)
+        assert (result.status, result.reason) == (Status.FAILED, NO_MASK_STATE)
+
+
+def test_masks_that_nobody_asks_for_are_allowed(device: Path) -> None:
+    """A policy without the key takes part in runs of both kinds."""
+    write_policy(device, "withhold: [loss]")
+    for content in (ASKING | encode_keys_request(), ASKING):
+        reply = send_message(device, RecordDict(content), "train")
+        assert decode_train_reply(reply.content)[0].status is Status.DONE
+
+
 # --- how much ------------------------------------------------------------------------------------
 
 
@@ -320,6 +421,24 @@ def test_a_question_without_training_is_no_round_of_the_day(device: Path) -> Non
     assert not (device / USAGE_FILE).exists()
     (trained,) = decode_train_reply(send_message(device, TRAIN, "train").content)
     assert trained.status is Status.DONE
+
+
+def test_a_day_that_is_used_up_is_known_with_the_keys(device: Path) -> None:
+    """A node that could not train would hold shares that the others need."""
+    write_policy(device, "per_day: {rounds: 1}")
+    keys = RecordDict(ASKING | encode_keys_request())
+    [before] = decode_train_reply(send_message(device, keys, "train").content)
+    assert before.status is Status.DONE
+    send_message(device, TRAIN, "train")
+    reply = send_message(device, RecordDict(ASKING | encode_keys_request()), "train")
+    [after] = decode_train_reply(reply.content)
+    assert after.status is Status.UNAVAILABLE
+    assert "it trains for 1 rounds a day" in (after.reason or "")
+    assert MASK_KEYS not in reply.content
+    assert json.loads((device / USAGE_FILE).read_text())["rounds"] == 1
+    # The last exchange of the round that was counted is not refused.
+    reply = send_message(device, RecordDict(ASKING | build_unmask_request(3)), "train")
+    assert decode_train_reply(reply.content)[0].reason == NO_MASK_STATE
 
 
 def test_the_examples_of_a_day(device: Path) -> None:
@@ -365,6 +484,7 @@ def test_all_of_a_policy(tmp_path: Path) -> None:
     """Every key has its place."""
     (tmp_path / "node.yaml").write_text(
         "privacy: {noise_multiplier: 1.1, clipping_norm: 2, clips_here: true}\n"
+        "secure_aggregation: {masks: true, threshold: 3, participants: 5}\n"
         "withhold: [loss]\n"
         "accept: {experiments: ['fedau/*'], models: [mlp], strategies: [fedau]}\n"
         "per_day: {rounds: 100, examples: 1000000}\n"
@@ -374,6 +494,7 @@ def test_all_of_a_policy(tmp_path: Path) -> None:
     )
     assert load_policy(tmp_path / "node.yaml") == NodePolicy(
         PrivacyRequirement(1.1, 2, clips_here=True),
+        MaskRequirement(masks=True, threshold=3, participants=5),
         ("loss",),
         Allowlist(("fedau/*",), ("mlp",), ("fedau",)),
         DailyLimit(100, 1000000),
@@ -390,6 +511,7 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
     (tmp_path / "node.yaml").write_text(example)
     found = load_policy(tmp_path / "node.yaml")
     assert found.privacy == PrivacyRequirement(1.0, 2.0, clips_here=True)
+    assert found.secure_aggregation == MaskRequirement(masks=True, threshold=3, participants=5)
     assert found.withhold == ("loss", "accuracy")
     assert found.accept.experiments == ("custom", "fedau/*")
     assert found.per_day == DailyLimit(200, 100000)
@@ -403,7 +525,7 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
         ("[", "must be YAML that can be read: while parsing"),
         (
             "- a",
-            "the file must be a mapping with privacy, withhold, accept, per_day, client_name, st",
+            "the file must be a mapping with privacy, secure_aggregation, withhold, accept, per_",
         ),
         (
             "privacy: 3",
@@ -417,6 +539,16 @@ def test_the_example_of_the_documentation(tmp_path: Path) -> None:
             "privacy.noise_multiplier must be a number > 0, or null, got -1",
         ),
         ("privacy: {clips_here: 1}", "privacy.clips_here must be true or false, got 1"),
+        (
+            "secure_aggregation: masks",
+            "secure_aggregation must be a mapping with masks, threshold, participants, got 'masks'",
+        ),
+        ("secure_aggregation: {mask: true}", "is not a key of node.yaml; did you mean masks?"),
+        ("secure_aggregation: {masks: masks}", "secure_aggregation.masks must be true or false, g"),
+        (
+            "secure_aggregation: {threshold: 0.5}",
+            "secure_aggregation.threshold must be a whole number >= 1, or null, got 0.5",
+        ),
         ("per_day: {rounds: 1.5}", "per_day.rounds must be a whole number >= 0, or null, got 1.5"),
         ("client_name: 7", "client_name must be a text of 1 to 100 characters, on one line, or"),
         ('client_name: "a\\nb"', "client_name must be a text of 1 to 100 characters, on one line"),

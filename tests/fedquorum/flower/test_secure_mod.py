@@ -19,10 +19,20 @@ from fedquorum.flower.codec.keys import MASK_STATE
 from fedquorum.flower.mods import IN_THE_CLEAR, NO_MASK_STATE, NO_SUM, SecureSumMod
 from fedquorum.flower.secure.keys import RoundId
 from fedquorum.flower.secure.messages import ShareRequest, UnmaskRequest, VectorRequest
-from fedquorum.flower.secure.node import make_keys, make_shares
+from fedquorum.flower.secure.node import NodeState, make_keys, make_shares, mask_vector
+from fedquorum.flower.validation import NO_CLIP_INDICATOR
 from fedquorum.server.exact_sum import BinnedSum, PartialSums, compute_bin_width
 from fedquorum.server.fixed_bins import FixedBins
-from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, RecordDict
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
 
 from server_app.engines.in_process import set_task_identity
 
@@ -41,8 +51,10 @@ class Node:
         self.context = Context(9, 1, {}, RecordDict(), {})
         self.round = RoundId("9", server_round)
         self.content = encode_train_reply(
-            [TrainResult(5, Status.DONE, num_examples=2.0)], weighted_sum=SUMS
+            [TrainResult(5, Status.DONE, num_examples=2.0, loss=3.0, accuracy=0.5)],
+            weighted_sum=SUMS,
         )
+        self.content["user-metrics"] = MetricRecord({"auroc": 0.7})
         self.error: Exception | None = None
         self.calls = 0
 
@@ -58,7 +70,14 @@ class Node:
         message = Message(RecordDict({**content}), 1, message_type, group_id="x")
         return SecureSumMod()(message, self.context, app)
 
-    def ask(self, records: Mapping[str, Any], *, trains: bool = False) -> Message:
+    def ask(
+        self,
+        records: Mapping[str, Any],
+        *,
+        trains: bool = False,
+        by_data: bool = False,
+        clipping_norm: float | None = None,
+    ) -> Message:
         """Return the node's reply to a step."""
         number = self.round.server_round
         inquiry = encode_inquiry(number, (5,), asked_before="mask-keys" not in records)
@@ -66,7 +85,15 @@ class Node:
             return self.send({**inquiry, **records})
         return self.send(
             {
-                "config": ConfigRecord({**CONFIG, "server-round": number, "start-round": [number]}),
+                "config": ConfigRecord(
+                    {
+                        **CONFIG,
+                        "server-round": number,
+                        "start-round": [number],
+                        "by-data": by_data,
+                        **({} if clipping_norm is None else {"clipping_norm": clipping_norm}),
+                    }
+                ),
                 "arrays": encode_arrays({"w": np.ones(2, np.float32)}),
                 "weighted-sum-bins": ConfigRecord({"exponents": [-10]}),
                 **records,
@@ -123,11 +150,12 @@ def test_a_round_leaves_no_secrets() -> None:
     }
     assert "weighted-sum-bins" not in reply.content
     [result] = decode_train_reply(reply.content)
-    assert result.num_examples == 2.0
+    assert (result.num_examples, result.loss, result.accuracy) == (None, None, None)
+    assert reply.content.keys() == {"metrics", "masked-sum"}
     vector = decode_masked_vector(reply.content)
     assert vector is not None
-    assert vector.values.shape == (4,)
-    assert not (vector.values.reshape(2, 2) == BINS.to_integers(SUMS)).any()
+    assert vector.values.shape == (5,)
+    assert not (vector.values[:4].reshape(2, 2) == BINS.to_integers(SUMS)).any()
     assert node.has_secrets
     shares = codec.decode_unmask_shares(node.ask(UNMASK).content)
     assert shares.own.keys() == {1, 2, 3}
@@ -136,14 +164,46 @@ def test_a_round_leaves_no_secrets() -> None:
     assert node.calls == 1
 
 
+@pytest.mark.parametrize("by_data", [False, True])
+@pytest.mark.parametrize(("norm_bit", "count"), [(0, 1), (1, 0), (None, None), (0.5, None)])
+def test_the_count_of_unclipped_updates_is_masked(
+    by_data: bool, norm_bit: float | None, count: int | None
+) -> None:
+    """It is the last integer; a client that does not say if it clipped fails its node."""
+    node, vectors = Node(), {}
+    for kind, bit in (("one", norm_bit), ("none", 1)):
+        result = TrainResult(5, Status.DONE, num_examples=2.0, norm_bit=bit)
+        node.content = encode_train_reply([result], weighted_sum=SUMS)
+        node.start()
+        kept = codec.decode_state(node.context.state, 1, node.round)
+        assert kept is not None
+        reply = node.ask(node.request, trains=True, by_data=by_data, clipping_norm=1.0)
+        if count is None and kind == "one":
+            assert read_failure(reply) == NO_CLIP_INDICATOR
+            return
+        [sent] = decode_train_reply(reply.content)
+        assert (sent.num_examples, sent.norm_bit) == (2.0 if by_data else None, None)
+        vectors[kind] = _unmask_last(kept, node, reply)
+    assert (vectors["one"], vectors["none"]) == (count, 0)
+
+
+def _unmask_last(kept: NodeState, node: Node, reply: Message) -> int:
+    """Return the last integer of a node's vector, by masking zeros with the same secrets."""
+    request = codec.decode_vector_request(RecordDict(dict(node.request)))
+    _, zeros = mask_vector(kept, request, np.zeros(5, np.uint64))
+    sent = codec.decode_masked_vector(reply.content)
+    assert sent is not None
+    return int((sent.values - zeros.values)[-1])
+
+
 def test_other_messages_reach_the_app() -> None:
-    """Rounds without masks, and evaluations within a round with masks."""
+    """Rounds without masks, inquiries, and queries."""
     node = Node()
     plain = encode_inquiry(4, (5,))
     assert node.send(plain).content is node.content
     node.start()
     assert node.send(plain).content is node.content
-    assert node.send(node.request, MessageType.EVALUATE).content is node.content
+    assert node.send(node.request, MessageType.QUERY).content is node.content
     config = ConfigRecord({"protocol": 4, "server-round": 5, "client-id": [5]})
     assert node.send({"config": config}).content is node.content  # of another round
     assert node.calls == 4

@@ -13,7 +13,14 @@ from conf.compose import compose_overrides
 from server_app.runs import build
 from server_app.runs.first_lines import preview_masks
 from server_app.runs.masks import name_settings, summarize_masks
-from tests.builders_runs import make_client_overrides, read_rows, run_here, sum_as_with_masks
+from tests.builders_runs import (
+    make_client_overrides,
+    read_lines,
+    read_rows,
+    run_here,
+    sum_as_with_masks,
+)
+from tests.fedquorum.records.made import change_table
 
 MASKS = "secure_aggregation=masks"
 FEW = (*make_client_overrides(5, 2), "data=synth", "rounds=3", "client.device=cpu")
@@ -117,7 +124,36 @@ def test_a_run_with_masks(
     tables = [[[row[key] for key in kept] for row in read_rows(run)] for run in (masked, plain)]
     assert tables[0] == tables[1]
     assert len(tables[0]) == 3 * 5
-    assert not audit_run(masked).mismatches
+    assert all(row[key] is None for row in read_rows(masked) for key in ("loss", "num_examples"))
+    result = audit_run(masked)
+    assert not result.mismatches
+    assert any("which are sums with masks" in line for line in result.unverifiable)
+
+
+def test_the_records_have_means_over_all_clients_alone(tmp_path: Path) -> None:
+    """Up to the grid of the sums; the tables of the end and of the report say no spread."""
+    words = (*make_client_overrides(5, 5), "data=synth", "rounds=2", "strategy=fedau")
+    words += ("data.validation_fraction=0.2", "evaluation.metric=top5")
+    masked, plain = (
+        run_here(tmp_path / name, *words, *mask) for name, mask in (("a", (MASKS,)), ("b", ()))
+    )
+    rounds = [read_lines(run) for run in (masked, plain)]
+    for found, expected in zip(*rounds, strict=True):
+        assert found["global_loss"] == pytest.approx(expected["global_loss"], abs=1e-6, nan_ok=True)
+        for split in ("test", "validation"):
+            groups, group = found[split], expected[split]["all"]
+            assert [key for key, value in groups.items() if value is not None] == ["all"]
+            names = ("loss", "accuracy", "top5", "evaluated", "left_out")
+            assert groups["all"] == pytest.approx({k: group[k] for k in names}, abs=1e-3)
+    assert rounds[0][1]["global_loss"] is not None
+    assert not read_rows(masked, "evaluations")
+
+
+def test_a_changed_weight_of_a_masked_run_is_found(tmp_path: Path) -> None:
+    """The audit replays weights from the rows of clients that have no numbers of their own."""
+    run = run_here(tmp_path / "run", *FEW, "strategy=average_all", MASKS)
+    change_table(run, "clients", lambda rows: rows[7].update(weight=0.9))
+    assert any("weight is 0.9" in str(one) for one in audit_run(run).mismatches)
 
 
 @pytest.mark.parametrize(

@@ -296,6 +296,7 @@ def test_a_method_that_fails_is_left_out(tmp_path: Path) -> None:
         (("data.validation_fraction=0",), "data.validation_fraction must be above 0 in a study"),
         (("data.priority=all",), "data.priority must name the clients that goal=priority is"),
         (("evaluation.clients=priority",), "evaluation.clients must be all in a study"),
+        (("secure_aggregation=masks",), "secure_aggregation must be none in a study"),
         (("evaluation.every=null",), "evaluation.every must be a number of rounds in a study"),
         (
             ("response_time=lognormal", "engine.simulated_seconds=9"),

@@ -227,3 +227,14 @@ def test_the_settings_of_a_tuning_are_checked() -> None:
         Tuning(0, "global_loss", "minimize", 1)
     with pytest.raises(SettingsError, match="must be one of minimize, maximize, got 'up'"):
         Tuning(1, "global_loss", "up", 1)
+
+
+@pytest.mark.parametrize("name", ["worst10", "gini", "average"])
+def test_masks_hide_objectives_over_single_clients(name: str) -> None:
+    """They are refused before the first job; means over all clients are not."""
+    words = ("data=synth", "strategy=fedau", "secure_aggregation=masks")
+    settings = compose_overrides((*words, "data.validation_fraction=0.2")).settings
+    with pytest.raises(SettingsError, match=r"must be one of validation\.all\.loss, .*, got valid"):
+        Tuning(1, f"validation.all.{name}", None, 1).resolve(settings)
+    for allowed in (None, "validation.all.loss", "global_loss"):
+        assert Tuning(1, allowed, None, 1).resolve(settings).objective

@@ -54,9 +54,15 @@ Train, with masks (``fedquorum.flower.secure``)
     own-share-hashes: lists, the node itself among the holders}.
     3. a train request with ``weighted-sum-bins`` and ``masked-sum`` {masking-node, sealed-shares,
     mask-share-hashes, own-share-hashes: lists}; the reply has no other arrays than ``masked-sum``,
-    one array ``values``: the sum's high parts and then its low parts as integers, with masks.
+    one array ``values``: the sum's high parts and then its low parts as integers, with masks, and
+    last the number of updates that needed no clipping. Of the metrics it has ids and statuses, and
+    num-examples with ``by-data``.
     4. ``unmask-sum`` {surviving-node, lost-node: lists}; reply {surviving-node, own-shares,
     lost-node, lost-shares: lists}.
+    For an evaluation, all four have ``start-round``, and ``of-evaluation`` but for the third one,
+    an evaluate request with ``masked-sum`` and ``sum-terms``, the number of clients on all nodes.
+    Its reply has ids, statuses and ``masked-sum``: the sums of w x, of w and of ones for the losses
+    and accuracies x, w the client's num-examples (``fedquorum.server.number_sum``).
     Between them a node keeps its ``secrets`` of a run and round in ``mask-state``, never sent.
 Evaluate
     request: ``arrays`` + ``config`` {protocol, server-round, client-id: list, train-part: list,
@@ -105,9 +111,13 @@ from .requests import (
     encode_query,
     encode_train_request,
     filter_clients,
+    find_num_terms,
     find_round,
+    find_weighs_by_data,
+    has_clipping_norm,
     has_masks,
     is_inquiry,
+    is_of_evaluation,
     requests_training,
     view_model,
     was_asked_before,
@@ -132,6 +142,7 @@ from .results import (
     encode_evaluate_reply,
     encode_hosted_clients,
     encode_objective,
+    encode_sums,
     encode_train_reply,
     find_scale,
     find_unavailable_clients,
@@ -214,17 +225,22 @@ __all__ = [
     "encode_query",
     "encode_standard_query",
     "encode_standard_request",
+    "encode_sums",
     "encode_train_reply",
     "encode_train_request",
     "filter_clients",
+    "find_num_terms",
     "find_round",
     "find_scale",
     "find_standard_loss_key",
     "find_unavailable_clients",
+    "find_weighs_by_data",
+    "has_clipping_norm",
     "has_masks",
     "has_protocol_version",
     "is_inquiry",
     "is_native_reply",
+    "is_of_evaluation",
     "requests_training",
     "select_records",
     "to_metrics",

@@ -37,6 +37,7 @@ PROPORTION = "proportion"
 BY_DATA = "by-data"
 NUM_TERMS = "sum-terms"
 START_INDEX = "start-model"  # the index of a client's model among those records
+OF_EVALUATION = "of-evaluation"  # whether an exchange of a secure sum is of an evaluation
 ASKS_ONLY = "asks-only"  # whether clients only say if they take part, and in how much time
 START_ROUND = "start-round"  # the round in which a client was asked, if it trains in a later one
 CLIPPING_NORM = "clipping_norm"  # Flower's: the norm to which clients clip their updates
@@ -165,6 +166,7 @@ REQUEST_KEYS = frozenset(
         NUM_TERMS,
         START_INDEX,
         ASKS_ONLY,
+        OF_EVALUATION,
         START_ROUND,
         CLIPPING_NORM,
         TRAIN_SPLIT,

@@ -30,6 +30,7 @@ from .keys import (
     MASK_STATE,
     MEASURES_LOSS,
     NUM_TERMS,
+    OF_EVALUATION,
     PRIORITY,
     PROPORTION,
     PROTOCOL_KEY,
@@ -90,7 +91,8 @@ class TrainRequest:
 class EvaluateRequest:
     """A node's evaluate request; ``train`` and ``test`` have an entry for each client.
 
-    With ``finetune_epochs`` each client first trains the model for that many epochs.
+    With ``finetune_epochs`` each client first trains the model for that many epochs. ``masking``
+    has the shares for this node if it masks its sum, over ``num_terms`` clients on all nodes.
     """
 
     server_round: int
@@ -98,6 +100,8 @@ class EvaluateRequest:
     train: tuple[bool, ...]
     test: tuple[bool, ...]
     finetune_epochs: int = 0
+    masking: VectorRequest | None = None
+    num_terms: int = 1
 
 
 @dataclass(frozen=True)
@@ -235,13 +239,18 @@ def encode_train_request(arrays: ArrayRecord, request: TrainRequest) -> RecordDi
 
 
 def encode_inquiry(
-    server_round: int, clients: Sequence[int], *, asked_before: bool = False
+    server_round: int,
+    clients: Sequence[int],
+    *,
+    asked_before: bool = False,
+    of_evaluation: bool = False,
 ) -> RecordDict:
     """Return the content of a train message that asks clients only whether they take part.
 
     It has no model: a client trains when it is asked again, as in this round. Its reply has the
     status of each client, and its response time. With ``asked_before`` the clients have said that
-    they take part, and the message has another purpose.
+    they take part, and the message has another purpose; with ``of_evaluation`` it is about the
+    evaluation of the round's model, for which nobody trains.
     """
     config: dict[str, Any] = {
         PROTOCOL_KEY: PROTOCOL_VERSION,
@@ -251,6 +260,8 @@ def encode_inquiry(
     }
     if asked_before:
         config[START_ROUND] = [server_round] * len(clients)
+    if of_evaluation:
+        config[OF_EVALUATION] = True
     return RecordDict({CONFIG: ConfigRecord(config)})
 
 
@@ -265,7 +276,11 @@ def encode_evaluate_request(arrays: ArrayRecord, request: EvaluateRequest) -> Re
     }
     if request.finetune_epochs:
         config[FINETUNE_EPOCHS] = request.finetune_epochs
-    return RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(config)})
+    records: dict[str, Any] = {}
+    if request.masking is not None:
+        config[NUM_TERMS] = request.num_terms
+        records |= encode_vector_request(request.masking)
+    return RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(config), **records})
 
 
 def add_user_config(content: RecordDict, user_config: Mapping[str, Any]) -> None:
@@ -295,10 +310,31 @@ def is_inquiry(content: RecordDict) -> bool:
     return bool(_get_config(content).get(ASKS_ONLY, False))
 
 
+def is_of_evaluation(content: RecordDict) -> bool:
+    """Say whether an exchange without a model is about an evaluation, see ``encode_inquiry``."""
+    return bool(_get_config(content).get(OF_EVALUATION, False))
+
+
+def find_num_terms(content: RecordDict) -> int:
+    """Return the number of clients in the sum that a request asks for."""
+    num_terms = _get_config(content).get(NUM_TERMS, 1)
+    return num_terms if isinstance(num_terms, int) else 1
+
+
 def find_round(content: RecordDict) -> int:
     """Return the round of a train request; 0 if it has none, as another app's may."""
     server_round = _get_config(content).get(SERVER_ROUND)
     return server_round if isinstance(server_round, int) else 0
+
+
+def find_weighs_by_data(content: RecordDict) -> bool:
+    """Say whether a train request multiplies a client's update by its amount of data."""
+    return bool(_get_config(content).get(BY_DATA, False))
+
+
+def has_clipping_norm(content: RecordDict) -> bool:
+    """Say whether a train request lets clients clip their updates."""
+    return CLIPPING_NORM in _get_config(content)
 
 
 def view_model(content: RecordDict) -> NamedArrays:

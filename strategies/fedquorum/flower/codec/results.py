@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ...errors import ProtocolError
 from ...metrics.calibration import INVALID_BINS, are_valid_bins
 from ...records.client_names import MAX_NAMED_CLIENTS
+from ...rules.decisions import EvaluationSums
 from ...rules.equality import nan_equals_nan
 from ...rules.types import Objective
 from ...sanitize import MAX_REASON_LENGTH, sanitize
@@ -454,6 +455,12 @@ def decode_partial_sum(content: RecordDict) -> PartialSums | None:
 def encode_objective(objective: Objective) -> MetricRecord:
     """Return F(w) and its accuracy as the metrics of a round's evaluation in Flower."""
     return MetricRecord({GLOBAL_LOSS: objective.loss, GLOBAL_ACCURACY: objective.accuracy})
+
+
+def encode_sums(sums: EvaluationSums) -> MetricRecord:
+    """Return the means over several clients as the metrics of a round's evaluation in Flower."""
+    means = {EVALUATE_METRICS[name]: mean for name, mean in sums.means.items()}
+    return MetricRecord({key: mean for key, mean in means.items() if not math.isnan(mean)})
 
 
 def _decode_reply(content: RecordDict, kind: type[ResultT]) -> list[ResultT]:

@@ -53,6 +53,11 @@ class RoundId:
     run: str
     server_round: int
 
+    @property
+    def of_evaluation(self) -> "RoundId":
+        """The same for the evaluation of the round's model."""
+        return RoundId(f"{self.run} evaluation", self.server_round)
+
     def encode(self, purpose: bytes, *nodes: int) -> bytes:
         """Return what a derivation binds a key to, distinct for distinct arguments."""
         run = self.run.encode()

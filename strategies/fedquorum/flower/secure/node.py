@@ -29,6 +29,7 @@ from .messages import (
     UnmaskShares,
     VectorRequest,
 )
+from .plan import MIN_NODES
 from .shares import split_secret
 
 
@@ -74,27 +75,24 @@ def make_keys(node: int, round_id: RoundId) -> tuple[NodeState, NodeKeys]:
     return state, NodeKeys(mask_key, share_key, hash_secret(state.own_secret))
 
 
-def make_shares(
-    state: NodeState, request: ShareRequest, *, min_threshold: int = 0, min_neighbors: int = 2
-) -> tuple[NodeState, NodeShares]:
+def make_shares(state: NodeState, request: ShareRequest) -> tuple[NodeState, NodeShares]:
     """Answer the second message with shares of both secrets for each neighbor.
-
-    ``min_threshold`` and ``min_neighbors`` are the node's own limits.
 
     Raises
     ------
     ProtocolViolationError
-        If the server asks a second time, or for fewer neighbors or a lower threshold than allowed;
-        the sender is None. If a neighbor's key cannot be used; it is the sender then.
+        If the server asks a second time, for fewer than ``MIN_NODES`` nodes, or for a threshold of
+        half of them or fewer; the sender is None. If a neighbor's key cannot be used; it is the
+        sender then.
     """
     node, neighbors = state.node, sorted(request.keys)
     holders = [*neighbors, node]
     if state.keys:
         raise ProtocolViolationError(None, "shares were asked for twice in a round")
-    if node in request.keys or len(neighbors) < min_neighbors:
-        text = f"at least {min_neighbors} other nodes must take part, got {len(neighbors)}"
-        raise ProtocolViolationError(None, text)
-    low = max(min_threshold, len(holders) // 2 + 1)
+    if node in request.keys:
+        raise ProtocolViolationError(None, "a node is no neighbor of itself")
+    _check_count(len(holders))
+    low = len(holders) // 2 + 1
     if not low <= request.threshold <= len(holders):
         text = f"the threshold must be from {low} to {len(holders)}, got {request.threshold}"
         raise ProtocolViolationError(None, text)
@@ -138,6 +136,7 @@ def mask_vector(
         raise ProtocolViolationError(None, "a vector may be asked for once, after the shares")
     if not request.sealed.keys() <= state.keys.keys():
         raise ProtocolViolationError(None, "shares of nodes that are no neighbors")
+    _check_count(len(request.sealed) + 1)
     if len(request.sealed) + 1 < state.threshold:
         text = f"shares of {len(request.sealed)} neighbors are too few for {state.threshold}"
         raise ProtocolViolationError(None, text)
@@ -179,6 +178,7 @@ def unmask(state: NodeState, request: UnmaskRequest) -> UnmaskShares:
     if survivors & lost or survivors | lost != known:
         text = "each neighbor with a mask must be a survivor or lost, and no other node"
         raise ProtocolViolationError(None, text)
+    _check_count(len(survivors) + 1)
     if len(survivors) + 1 < state.threshold:
         text = f"{len(survivors)} neighbors are left, too few for {state.threshold}"
         raise ProtocolViolationError(None, text)
@@ -186,3 +186,13 @@ def unmask(state: NodeState, request: UnmaskRequest) -> UnmaskShares:
         {k: state.held_own[k] for k in sorted((*survivors, state.node))},
         {k: state.held_masks[k] for k in sorted(lost)},
     )
+
+
+def _check_count(num_nodes: int) -> None:
+    """Refuse a sum of so few nodes: the server may lose others on purpose, down to the threshold.
+
+    A node knows of itself and its neighbors only.
+    """
+    if num_nodes < MIN_NODES:
+        text = f"at least {MIN_NODES} nodes must take part, got {num_nodes}"
+        raise ProtocolViolationError(None, text)

@@ -383,18 +383,18 @@ def build_request(shares: Mapping[int, NodeShares], node: int) -> VectorRequest:
 
 def test_a_node_answers_each_message_once() -> None:
     """A second request could ask for the other share, or for two vectors with one mask."""
-    states, keys = {}, {}
-    for k in (1, 2, 3):
+    states, keys, nodes = {}, {}, (1, 2, 3, 4)
+    for k in nodes:
         states[k], keys[k] = make_keys(k, ROUND)
-    request = ShareRequest({2: keys[2], 3: keys[3]}, 2)
+    request = ShareRequest({k: keys[k] for k in (2, 3, 4)}, 3)
     vector = np.zeros(4, np.uint64)
     with pytest.raises(ProtocolViolationError, match="the server: a vector may be asked for once"):
         mask_vector(states[1], VectorRequest({}, {}, {}), vector)
     with pytest.raises(ProtocolViolationError, match="the server: masks may be asked for after"):
         unmask(states[1], UnmaskRequest((), ()))
     shares = {}
-    for k in (1, 2, 3):
-        others = ShareRequest({i: keys[i] for i in (1, 2, 3) if i != k}, 2)
+    for k in nodes:
+        others = ShareRequest({i: keys[i] for i in nodes if i != k}, 3)
         states[k], shares[k] = make_shares(states[k], others)
     with pytest.raises(ProtocolViolationError, match="the server: shares were asked for twice"):
         make_shares(states[1], request)
@@ -402,27 +402,50 @@ def test_a_node_answers_each_message_once() -> None:
     states[1], _ = mask_vector(states[1], sealed, vector)
     with pytest.raises(ProtocolViolationError, match="the server: a vector may be asked for once"):
         mask_vector(states[1], sealed, vector)
-    for survivors, lost in [((2, 3), (3,)), ((2,), ()), ((2, 3, 4), ()), ((), (2, 3))]:
+    for survivors, lost in [
+        ((2, 3, 4), (4,)),
+        ((2, 3), ()),
+        ((2, 3, 4, 5), ()),
+        ((), (2, 3, 4)),
+    ]:
         with pytest.raises(ProtocolViolationError, match="the server"):
             unmask(states[1], UnmaskRequest(survivors, lost))
-    assert unmask(states[1], UnmaskRequest((2,), (3,))).masks.keys() == {3}
+    assert unmask(states[1], UnmaskRequest((2, 3), (4,))).masks.keys() == {4}
 
 
 @pytest.mark.parametrize(
-    ("threshold", "limits", "text"),
+    ("others", "threshold", "text"),
     [
-        (1, {}, "the threshold must be from 2 to 3, got 1"),
-        (4, {}, "the threshold must be from 2 to 3, got 4"),
-        (2, {"min_threshold": 3}, "the threshold must be from 3 to 3, got 2"),
-        (2, {"min_neighbors": 3}, "at least 3 other nodes must take part, got 2"),
+        ((2, 3), 1, "the threshold must be from 2 to 3, got 1"),
+        ((2, 3), 4, "the threshold must be from 2 to 3, got 4"),
+        ((2,), 2, "at least 3 nodes must take part, got 2"),
+        ((1, 2, 3), 2, "a node is no neighbor of itself"),
     ],
 )
-def test_a_node_has_limits_of_its_own(threshold: int, limits: dict[str, int], text: str) -> None:
+def test_a_node_has_limits_of_its_own(others: tuple[int, ...], threshold: int, text: str) -> None:
     """No server lowers them."""
     state, _ = make_keys(1, ROUND)
-    keys = {k: make_keys(k, ROUND)[1] for k in (2, 3)}
+    keys = {k: make_keys(k, ROUND)[1] for k in others}
     with pytest.raises(ProtocolViolationError, match=f"the server: {text}"):
-        make_shares(state, ShareRequest(keys, threshold), **limits)
+        make_shares(state, ShareRequest(keys, threshold))
+
+
+def test_a_server_that_loses_nodes_on_purpose_gets_no_sum_of_two() -> None:
+    """Neither before the vectors nor after them, though two of three can remove all masks."""
+    states, keys, shares = {}, {}, {}
+    for k in (1, 2, 3):
+        states[k], keys[k] = make_keys(k, ROUND)
+    for k in (1, 2, 3):
+        others = ShareRequest({i: keys[i] for i in (1, 2, 3) if i != k}, 2)
+        states[k], shares[k] = make_shares(states[k], others)
+    few = "the server: at least 3 nodes must take part, got 2"
+    vector = np.zeros(4, np.uint64)
+    with pytest.raises(ProtocolViolationError, match=few):
+        mask_vector(states[1], build_request({2: shares[2]}, 1), vector)
+    assert not vector.any()
+    state, _ = mask_vector(states[1], build_request(shares, 1), vector)
+    with pytest.raises(ProtocolViolationError, match=few):
+        unmask(state, UnmaskRequest((2,), (3,)))
 
 
 def test_shares_of_another_round_are_refused() -> None:

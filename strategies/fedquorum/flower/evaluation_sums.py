@@ -1,0 +1,69 @@
+"""Encode clients' evaluations as integers that can be masked and added, and decode their sum.
+
+Each of ``SUMMED_FIELDS`` is weighted by the client's training data, as in the means of the
+records; see ``fedquorum.server.number_sum``.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..rules.decisions import SUMMED_FIELDS, EvaluationSums
+from ..rules.metrics import METRICS
+from ..server.number_sum import decode_numbers, encode_numbers
+from .codec import EvaluateResult
+from .secure.keys import Vector
+from .secure.plan import MIN_NODES
+
+NUM_INTEGERS = 3 * len(SUMMED_FIELDS)
+"""The length of the masked vector: w x, w and 1 for each metric."""
+
+
+def encode_evaluations(results: Sequence[EvaluateResult], num_terms: int) -> Vector:
+    """Return the sum of clients' metrics as integers modulo 2^64, shape (3 m,).
+
+    Parameters
+    ----------
+    results : sequence of EvaluateResult
+        The results of a node's clients.
+    num_terms : int
+        n, the number of clients in the sum, on all nodes.
+    """
+    total = np.zeros((3, len(SUMMED_FIELDS)), np.uint64)
+    for result in results:
+        values = np.array([getattr(result, name) for name in SUMMED_FIELDS], dtype=np.float64)
+        data = np.nan if result.num_examples is None else float(result.num_examples)
+        total += encode_numbers(values, np.full(len(values), data), num_terms)
+    return total.reshape(-1)
+
+
+def decode_evaluations(total: Vector, num_clients: int, metric: str) -> EvaluationSums:
+    """Return the means over the clients in a sum.
+
+    ``metric`` is the clients' metric beside loss and accuracy. A mean over fewer than ``MIN_NODES``
+    clients is left out: with two, each could tell the other's.
+
+    Raises
+    ------
+    ArithmeticError
+        If the numbers are none that these clients can have: masks are left in the sum, or a node
+        added others.
+    """
+    sums = decode_numbers(total.reshape(3, -1))
+    means, counts = sums.mean.tolist(), sums.count.tolist()
+    for name, mean, weight, count in zip(
+        SUMMED_FIELDS, means, sums.weight.tolist(), counts, strict=True
+    ):
+        kind = name.rpartition("_")[2]
+        is_mean = METRICS[metric if kind == "metric" else kind].contains(mean) and weight > 0
+        is_empty = count == 0 and weight == 0
+        if not 0 <= count <= num_clients or weight < 0 or not (is_mean or is_empty):
+            raise ArithmeticError(f"{name} of {count} clients cannot be {mean:g}")
+    return EvaluationSums(
+        num_clients,
+        {
+            name: mean if count >= MIN_NODES else np.nan
+            for name, mean, count in zip(SUMMED_FIELDS, means, counts, strict=True)
+        },
+        dict(zip(SUMMED_FIELDS, counts, strict=True)),
+    )

@@ -1,0 +1,113 @@
+"""Evaluate a model by sums with masks, so that no number of a single client leaves its node.
+
+As in a round of training, four exchanges add up the nodes' vectors; these have the clients' losses
+and accuracies, each weighted by the client's training data (``fedquorum.server.number_sum``). A
+model is evaluated once, by one set of clients: the sums of two sets would tell the numbers of a
+client that is in one of them.
+"""
+
+from collections.abc import Sequence
+
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.serverapp import Grid
+
+from ..rules.decisions import EvaluationSums
+from ..server.virtual_clock import NO_REPLY_REASON
+from .codec import EvaluateRequest, EvaluateResult, Status
+from .evaluation_sums import NUM_INTEGERS, decode_evaluations
+from .masked_round import MaskedRound
+from .secure.errors import ProtocolViolationError, SecureSumError
+from .secure.messages import MaskedVector
+from .session import NodeSession, ReplyResults
+
+NO_MASK_REASON = "its node did not send the masked sums that the server requires"
+
+
+def open_masked_evaluation(
+    session: NodeSession,
+    grid: Grid,
+    server_round: int,
+    config: ConfigRecord,
+    clients: Sequence[int],
+    *,
+    priority: frozenset[int],
+    seed: int,
+) -> MaskedRound:
+    """Play the exchanges of keys and of shares with the nodes of ``clients``."""
+    session.open_exchange(grid, clients, None, priority=priority)
+    return MaskedRound.open(
+        session, grid, server_round, config, length=NUM_INTEGERS, seed=seed, of_evaluation=True
+    )
+
+
+def build_evaluate_contents(
+    masks: MaskedRound, session: NodeSession, arrays: ArrayRecord, num_terms: int
+) -> dict[int, RecordDict]:
+    """Return the content of the message to each node that masks its sum."""
+    return {
+        node: session.communication.build_evaluate_content(
+            arrays,
+            EvaluateRequest(
+                masks.server_round,
+                clients,
+                train=(True,) * len(clients),
+                test=(True,) * len(clients),
+                masking=masks.requests[node],
+                num_terms=num_terms,
+            ),
+        )
+        for node, clients in masks.clients_by_node.items()
+    }
+
+
+def close_masked_evaluation(
+    masks: MaskedRound, session: NodeSession, results: ReplyResults[EvaluateResult]
+) -> EvaluationSums | None:
+    """Add up the nodes' vectors, and remove their masks; None if they cannot be removed.
+
+    Why a client is not in the sums is logged.
+    """
+    problems = {k: one.reason or one.status for k, one in masks.outcomes.items()}
+    num_clients = 0
+    for node, clients in masks.clients_by_node.items():
+        left_out = _receive_vector(masks, node, clients, results)
+        num_clients += len(clients) - len(left_out)
+        problems |= left_out
+    for client, reason in sorted(problems.items()):
+        session.log_evaluation_problem(client, reason)
+    problem = masks.problem
+    if problem is None:
+        try:
+            total = masks.compute_total(session.log_evaluation_problem)
+            return decode_evaluations(total, num_clients, session.communication.metric)
+        except (SecureSumError, ProtocolViolationError, ArithmeticError) as error:
+            problem = str(error)
+    session.log_sums_problem(problem)
+    return None
+
+
+def _receive_vector(
+    masks: MaskedRound, node: int, clients: Sequence[int], results: ReplyResults[EvaluateResult]
+) -> dict[int, str]:
+    """Add a node's vector to the sum; return the clients that are not in it, with the reasons."""
+    problems = {}
+    for client in clients:
+        result = results.by_client.get(client)
+        if client in results.malformed:
+            problems[client] = results.malformed[client]
+        elif result is None:
+            problems[client] = NO_REPLY_REASON
+        elif result.status is not Status.DONE:
+            problems[client] = result.reason or result.status.name.lower()
+    node_sum = results.node_sums.get(node)
+    summed = () if node_sum is None else node_sum.clients
+    # Nothing can be taken out of a masked vector: one bad client spoils it for the others.
+    problem = next((problems[k] for k in summed if k in problems), None)
+    if node_sum is None:
+        problem = NO_MASK_REASON
+    elif problem is None and summed:
+        assert isinstance(node_sum.updates, MaskedVector)
+        problem = masks.receive_vector(node, node_sum.updates)
+    if problem is not None:
+        problems = {client: problems.get(client, problem) for client in clients}
+    return problems
