@@ -1,12 +1,16 @@
 """Start runs in this process, and read their directories."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
+from fedquorum import NativeProtocol
 
 from conf.compose import compose_overrides
+from server_app.runs import build
 from server_app.runs.job import run_in_process
 
 COUNTING = (
@@ -26,6 +30,15 @@ MASKS = (
 
 MASKED_STRATEGIES = ("fedau", "average_all", "known_statistics")
 """One strategy for each kind of weights: by what was counted, fixed, and by given rates."""
+
+
+def sum_as_with_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all nodes of runs without masks send sums, in bins that are fixed before training."""
+
+    def build_protocol(*args: Any, **options: Any) -> NativeProtocol:
+        return replace(NativeProtocol(*args, **options), requires_sums=True, fixed_bins=True)
+
+    monkeypatch.setattr(build, "NativeProtocol", build_protocol)
 
 
 def make_client_overrides(count: int, priority: int, samples: int = 30) -> tuple[str, ...]:

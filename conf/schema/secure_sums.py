@@ -10,13 +10,13 @@ from fedquorum.rules.composition import RuleSet
 from fedquorum.rules.metrics import SUMMED_METRICS
 
 from conf.schema.data import agrees_on_numbers, agrees_on_target
+from conf.schema.privacy import CLIENT_MODES
 from conf.schema.secure_aggregation import MaskSettings
 from conf.schema.settings import Settings, get_evaluation_metric
 
 MAX_DEFAULT_NODES = 10
 """Where one process or one cluster has all clients: more nodes would cost time alone."""
 
-PRIVATE_WITH_MASKS = ("none", "dp_fixed_client", "dp_adaptive_client")
 
 _UNSEEN = "the server cannot clip an update that it does not see"
 
@@ -90,8 +90,9 @@ def _list_training_conditions(settings: Settings) -> Iterator[_Condition]:
     yield _Condition("robustness.clip_norm", norm, norm is None, "null", _UNSEEN)
     reason = "a bound on a weight changes it after training"
     yield _Condition("robustness.max_weight", weight, weight is None, "null", reason)
-    allowed = f"one of {', '.join(PRIVATE_WITH_MASKS)}"
-    yield _Condition("privacy", privacy, privacy in PRIVATE_WITH_MASKS, allowed, _UNSEEN)
+    modes = ("none", *CLIENT_MODES)
+    allowed = f"one of {', '.join(modes)}"
+    yield _Condition("privacy", privacy, privacy in modes, allowed, _UNSEEN)
 
 
 def _list_result_conditions(settings: Settings) -> Iterator[_Condition]:

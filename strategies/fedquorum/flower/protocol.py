@@ -290,7 +290,8 @@ class NativeProtocol:
         Raises
         ------
         ParameterError
-            If no threshold fits the number of nodes, or the quorum may leave fewer.
+            If some clients never train, no threshold fits the number of nodes, or the quorum may
+            leave fewer.
         """
         if self.secure_aggregation is None:
             return None

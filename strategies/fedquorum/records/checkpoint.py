@@ -347,9 +347,10 @@ def check_unchanged(
             )
 
 
-def _rank_key(key: str) -> tuple[int, str]:
-    """Order the settings that decide which others exist before these."""
-    return (_FIRST_KEYS.index(key) if key in _FIRST_KEYS else len(_FIRST_KEYS), key)
+def _rank_key(key: str) -> tuple[int, bool, str]:
+    """Order the settings that decide which others exist before these, such as ``model.name``."""
+    rank = _FIRST_KEYS.index(key) if key in _FIRST_KEYS else len(_FIRST_KEYS)
+    return rank, not key.endswith(".name"), key
 
 
 def _format_value(value: Any) -> str:

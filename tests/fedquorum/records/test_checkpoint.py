@@ -227,6 +227,14 @@ def test_another_strategy_is_named_first() -> None:
         check_unchanged(before, now)
 
 
+def test_another_option_is_named_before_its_settings() -> None:
+    """The settings of an option that was not chosen are null, which nobody typed."""
+    before = BEFORE | {"model.name": "logistic_regression"}
+    now = BEFORE | {"model.name": "mlp", "model.hidden": 200, "availability.p": 0.5}
+    with pytest.raises(RunError, match=r"^model must be logistic_regression, .* got mlp$"):
+        check_unchanged(before, now)
+
+
 # --- untrusted files -----------------------------------------------------------------------------
 
 

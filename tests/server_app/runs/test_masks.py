@@ -1,12 +1,10 @@
 """Runs with masks by their settings: the nodes, what is shown, and what is refused."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fedquorum import NativeProtocol, Population
+from fedquorum import Population
 from fedquorum.audit.check import audit_run
 from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.flower.secure.settings import MaskSummary
@@ -15,7 +13,13 @@ from conf.compose import compose_overrides
 from server_app.runs import build
 from server_app.runs.first_lines import preview_masks
 from server_app.runs.masks import name_settings, summarize_masks
-from tests.builders_runs import make_client_overrides, read_lines, read_rows, run_here
+from tests.builders_runs import (
+    make_client_overrides,
+    read_lines,
+    read_rows,
+    run_here,
+    sum_as_with_masks,
+)
 from tests.fedquorum.records.made import change_table
 
 MASKS = "secure_aggregation=masks"
@@ -111,10 +115,7 @@ def test_a_run_with_masks(
     assert expected.format_line() in capsys.readouterr().out
     assert preview_masks(compose_overrides((*overrides, MASKS))) == expected
 
-    def build_protocol(*args: Any, **options: Any) -> NativeProtocol:
-        return replace(NativeProtocol(*args, **options), fixed_bins=True)
-
-    monkeypatch.setattr(build, "NativeProtocol", build_protocol)
+    sum_as_with_masks(monkeypatch)
     plain = run_here(tmp_path / "plain", *overrides)
     assert "masks" not in json.loads((plain / "manifest.json").read_text())
     assert preview_masks(compose_overrides(overrides)) is None

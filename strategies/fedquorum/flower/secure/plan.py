@@ -121,8 +121,9 @@ class GraphSize:
             raise ParameterError(
                 "secure_aggregation.colluding",
                 f"a smaller share with {num_nodes} nodes, or secure_aggregation.dropping one",
-                f"{colluding:g} and {dropping:g}",
-                "too few holders of shares would neither collude nor be lost",
+                colluding,
+                f"with dropping {dropping:g} too few holders of shares would neither collude nor "
+                "be lost",
             )
         return cls(*found)
 
