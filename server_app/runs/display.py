@@ -19,6 +19,7 @@ from fedquorum.records.round_record import (
     RoundRecord,
     format_coverage,
 )
+from fedquorum.report.names import HIDDEN_BY_MASKS
 from fedquorum.report.terminal import format_time_left
 from fedquorum.rules.description import Goal
 from fedquorum.rules.metrics import AVERAGE_PRECISION, METRICS, get_metric
@@ -83,6 +84,8 @@ class DisplaySpec:
         The test accuracy of always guessing the largest class, by group of clients.
     end_seconds : float, optional
         The simulated seconds at which the run ends whatever its rounds.
+    has_masks : bool
+        Whether masks hide the evaluations of single clients.
     """
 
     metric: str
@@ -91,6 +94,7 @@ class DisplaySpec:
     priority: frozenset[int] = frozenset()
     constant_accuracy: Mapping[str, float] = field(default_factory=dict)
     end_seconds: float | None = None
+    has_masks: bool = False
 
     @cached_property
     def metric_name(self) -> str:
@@ -375,7 +379,8 @@ def build_final_table(
             name = "  always guessing the largest class"
             table.add_row(name, *(spec.format_metric("accuracy", one) for one in constants))
         for key, name in ((key, f"  {name}") for key, name in spec.statistics):
-            table.add_row(name, *(spec.format_metric(key, values.get(key)) for values in tested))
+            cells = (spec.format_metric(key, values.get(key)) for values in tested)
+            table.add_row(name, *((HIDDEN_BY_MASKS,) * len(tested) if spec.has_masks else cells))
         companions = {"r2", AVERAGE_PRECISION} - {spec.metric}
         for key in sorted(companions.intersection(chain.from_iterable(tested))):
             cells = (spec.format_metric(key, values.get(key)) for values in tested)

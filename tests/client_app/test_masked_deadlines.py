@@ -20,7 +20,7 @@ from tests.builders_superlink import ENOUGH, SuperNode
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT = 6.0
+TIMEOUT = 8.0
 SLACK = 1.5  # seconds of a busy machine beyond the deadline of a round
 
 KEYS, SHARES, SUM, UNMASK = SECURE_SUM_STEPS

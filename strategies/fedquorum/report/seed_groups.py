@@ -119,6 +119,11 @@ class Group:
         return self.runs[0].settings.get("data.regression") is True
 
     @property
+    def has_masks(self) -> bool:
+        """Whether masks hid the evaluations of single clients."""
+        return bool(self.runs[0].settings.get("secure_aggregation.name", "none") != "none")
+
+    @property
     def metric(self) -> str:
         """The test metric whose spread over clients is recorded, such as accuracy."""
         return str(self.runs[0].settings.get("evaluation.metric", "accuracy"))
