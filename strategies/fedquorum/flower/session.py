@@ -965,7 +965,12 @@ class NodeSession:
                 continue
             host = self.registry.describe_node_of(decision.client)
             is_there = self.registry.find_node(decision.client) is not None
-            is_unusable = decision.status == "rejected" and decision.num_examples is None
+            # A refusal of the whole round is no fault of one node.
+            refused = report.rejection_reason
+            is_refused = refused is not None and (decision.reason or "").startswith(refused)
+            is_unusable = (
+                decision.status == "rejected" and decision.num_examples is None and not is_refused
+            )
             is_broken = host and is_there and (decision.status == "failed" or is_unusable)
             # The reason for a client without its node names the node, if one is to blame.
             is_barred = (
