@@ -6,9 +6,6 @@ from collections.abc import Iterable, Mapping
 from ..registry import NAMED_STRATEGIES
 from ..sanitize import sanitize
 
-HIDDEN_BY_MASKS = "not with masks"
-"""What is shown for a number that needs the evaluations of single clients."""
-
 SETTING_NAMES = {
     "client.lr": "client rate",
     "client.local_epochs": "E",

@@ -120,8 +120,8 @@ class Group:
 
     @property
     def has_masks(self) -> bool:
-        """Whether masks hid the evaluations of single clients."""
-        return bool(self.runs[0].settings.get("secure_aggregation.name", "none") != "none")
+        """Whether the nodes mask their sums, so that no record has a result of a single client."""
+        return self.runs[0].settings.get("secure_aggregation.name") == "masks"
 
     @property
     def metric(self) -> str:

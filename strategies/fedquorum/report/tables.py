@@ -29,7 +29,7 @@ from .final_metrics import (
     list_evaluated_groups,
 )
 from .methods import is_baseline
-from .names import HIDDEN_BY_MASKS, method_title
+from .names import method_title
 from .seed_groups import (
     MAX_VALUE_LENGTH,
     Group,
@@ -62,21 +62,10 @@ UNCOMPARED_SETTINGS = (*DATA_LOCATION_KEYS, "evaluation.requirement")
 
 
 MISSING = "-"
-SINGLE_CLIENT_STATISTICS = frozenset(
-    (
-        "average",
-        "worst",
-        "best",
-        "worst10",
-        "best10",
-        "std",
-        "gini",
-        "jain",
-        "largest_training_loss",
-    )
-)
-"""The statistics that need the evaluations of single clients."""
+NOT_WITH_MASKS = "not with masks"
+"""In the place of a spread over clients whose results only their nodes know."""
 
+SPREADS = ("average", "worst", "best", "worst10", "best10", "std", "gini", "jain")
 """The cell of a number that the records lack."""
 
 NUM_NAME_COLUMNS = 3
@@ -336,8 +325,8 @@ def _format_rows(rows: Sequence[Row], headings: Iterable[str]) -> tuple[tuple[st
 def _format_fairness_cell(row: Row, name: str) -> str:
     """Format a metric; a regret bound that is not proven for the run is marked."""
     text = format_cell(row.compute_statistic(name), name, row.group.metric)
-    if text == MISSING and row.group.has_masks and name in SINGLE_CLIENT_STATISTICS:
-        return HIDDEN_BY_MASKS
+    if text == MISSING and name in SPREADS and row.group.has_masks:
+        return NOT_WITH_MASKS
     if name == "test" and row.coverage and text != "-":
         return f"{text} ({row.coverage})"
     proven = row.compute_statistic("regret_bound_proven")
@@ -435,7 +424,7 @@ def _drop_empty_columns(table: TextTable) -> TextTable:
     kept = [
         index
         for index in range(len(table.headings))
-        if index < NUM_NAME_COLUMNS or any(row[index] != MISSING for row in table.rows)
+        if index < NUM_NAME_COLUMNS or not all(_is_missing(row[index]) for row in table.rows)
     ]
     if len(kept) == len(table.headings):
         return table
@@ -622,7 +611,7 @@ def build_overview_table(rows: Sequence[Row]) -> Table:
 
 
 def _is_missing(cell: str) -> bool:
-    return all(line == MISSING for line in cell.split("\n"))
+    return all(line in (MISSING, NOT_WITH_MASKS) for line in cell.split("\n"))
 
 
 def _format_metric_heading(rows: Sequence[Row]) -> str:
@@ -641,13 +630,16 @@ def _format_overview_cells(rows: Sequence[Row], *, show_metric: bool) -> Iterato
     yield escape("\n".join((group.experiment, *method)))
     yield "\n".join(row.clients.replace("_", "-") for row in rows)
     yield "\n".join(_format_fairness_cell(row, "test") for row in rows)
-    yield "\n".join(_format_fairness_cell(row, "worst") for row in rows)
+    worst = (row.compute_statistic("worst") for row in rows)
+    yield "\n".join(format_cell(statistic, "worst", group.metric) for statistic in worst)
     statuses = [f"{first.statuses[s]} {s}" for s in RUN_STATUSES if first.statuses.get(s)]
     rounds = f"rounds: {_format_range(first.rounds)}"
     metric = (METRIC_NAMES[group.metric],) if show_metric else ()
     yield "\n".join((*statuses, f"seeds: {len(first.by_seed)}", rounds, *metric))
     for name in ("worst10", "gini"):
-        yield "\n".join(_format_fairness_cell(row, name) for row in rows)
+        yield "\n".join(
+            format_cell(row.compute_statistic(name), name, group.metric) for row in rows
+        )
     for name in ("admitted", "theta"):
         yield format_cell(first.compute_statistic(name), name, group.metric, separator="\n")
 

@@ -149,11 +149,7 @@ def test_the_records_have_means_over_all_clients_alone(
         run_here(tmp_path / name, *words, *mask) for name, mask in (("a", (MASKS,)), ("b", ()))
     )
     shown = capsys.readouterr().out
-    assert re.findall(r"(\w+ client|average over clients) +│ +not with masks", shown) == [
-        "average over clients",
-        "worst client",
-        "best client",
-    ]
+    assert len(re.findall(r"single clients +│ +not with masks", shown)) == 1
     rounds = [read_lines(run) for run in (masked, plain)]
     for found, expected in zip(*rounds, strict=True):
         assert found["global_loss"] == pytest.approx(expected["global_loss"], abs=1e-6, nan_ok=True)
