@@ -83,6 +83,8 @@ class DisplaySpec:
         The test accuracy of always guessing the largest class, by group of clients.
     end_seconds : float, optional
         The simulated seconds at which the run ends whatever its rounds.
+    has_masks : bool
+        Whether only the nodes know the results of single clients.
     """
 
     metric: str
@@ -91,6 +93,7 @@ class DisplaySpec:
     priority: frozenset[int] = frozenset()
     constant_accuracy: Mapping[str, float] = field(default_factory=dict)
     end_seconds: float | None = None
+    has_masks: bool = False
 
     @cached_property
     def metric_name(self) -> str:
@@ -367,21 +370,7 @@ def build_final_table(
     for group in groups:
         table.add_column(group.replace("_", "-"), justify="right")
     if totals.test:
-        tested = [totals.test[group] or {} for group in groups]
-        name = f"test {spec.metric_name}, by data"
-        table.add_row(name, *(spec.format_test(values) for values in tested))
-        if spec.metric == "accuracy" and spec.constant_accuracy:
-            constants = [spec.constant_accuracy.get(group) for group in groups]
-            name = "  always guessing the largest class"
-            table.add_row(name, *(spec.format_metric("accuracy", one) for one in constants))
-        for key, name in ((key, f"  {name}") for key, name in spec.statistics):
-            table.add_row(name, *(spec.format_metric(key, values.get(key)) for values in tested))
-        companions = {"r2", AVERAGE_PRECISION} - {spec.metric}
-        for key in sorted(companions.intersection(chain.from_iterable(tested))):
-            cells = (spec.format_metric(key, values.get(key)) for values in tested)
-            table.add_row(f"test {METRICS[key].name}, by data", *cells)
-        for key, name in _list_report_statistics(tested):
-            table.add_row(name, *(spec.format_metric(key, values.get(key)) for values in tested))
+        _add_test_rows(table, spec, {group: totals.test[group] or {} for group in groups})
     table.add_section()
     if totals.loss is not None:
         table.add_row("training loss F(w), last measured", f"{totals.loss:.4f}")
@@ -394,6 +383,30 @@ def build_final_table(
     for name, text in _list_run_statistics(totals, spec, privacy or {}, admission_counts or {}):
         table.add_row(name, *("",) * (len(groups) - 1), text)  # of no group: in the last column
     return table
+
+
+def _add_test_rows(
+    table: Table, spec: DisplaySpec, groups: Mapping[str, Mapping[str, float]]
+) -> None:
+    """Add the results on the test splits, of each group of clients."""
+    tested = [*groups.values()]
+    name = f"test {spec.metric_name}, by data"
+    table.add_row(name, *(spec.format_test(values) for values in tested))
+    if spec.metric == "accuracy" and spec.constant_accuracy:
+        constants = [spec.constant_accuracy.get(group) for group in groups]
+        name = "  always guessing the largest class"
+        table.add_row(name, *(spec.format_metric("accuracy", one) for one in constants))
+    if spec.has_masks:
+        table.add_row("  single clients", *("not with masks" for _ in tested))
+    for key, name in () if spec.has_masks else spec.statistics:
+        cells = (spec.format_metric(key, values.get(key)) for values in tested)
+        table.add_row(f"  {name}", *cells)
+    companions = {"r2", AVERAGE_PRECISION} - {spec.metric}
+    for key in sorted(companions.intersection(chain.from_iterable(tested))):
+        cells = (spec.format_metric(key, values.get(key)) for values in tested)
+        table.add_row(f"test {METRICS[key].name}, by data", *cells)
+    for key, name in _list_report_statistics(tested):
+        table.add_row(name, *(spec.format_metric(key, values.get(key)) for values in tested))
 
 
 def _list_report_statistics(tested: Sequence[Mapping[str, float]]) -> Iterator[tuple[str, str]]:

@@ -292,6 +292,7 @@ def _build_display_spec(
         frozenset(priority),
         summary.constant_accuracy,
         settings.engine.simulated_seconds,
+        has_masks=settings.secure_aggregation.name == "masks",
     )
 
 

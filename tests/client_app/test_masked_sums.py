@@ -31,7 +31,6 @@ from fedquorum.server.fixed_bins import FixedBins
 from fedquorum.server.virtual_clock import NO_REPLY_REASON
 from flwr.app import (
     ArrayRecord,
-    ConfigRecord,
     Context,
     Error,
     Message,
@@ -42,6 +41,7 @@ from flwr.app.message.message import make_message
 from flwr.common.serde import recorddict_to_proto
 
 from tests.builders_flower import evaluate_round
+from tests.builders_masks import damage_record
 from tests.cases import sample_cases
 from tests.client_app.sum_runs import NUM_CLIENTS, PRIVACY, RULES, RecordedRun
 
@@ -321,38 +321,6 @@ def replace_content(reply: Message, records: Mapping[str, Any]) -> Message:
     changed = copy(reply)
     changed.content = RecordDict({**records})
     return changed
-
-
-def damage_record(record: Any, chance: random.Random) -> Any:
-    """Return a record with another type, field, length or content."""
-    if isinstance(record, ArrayRecord):
-        values = np.frombuffer(record["values"].data[-8 * 1221 :], np.uint64)
-        return chance.choice(
-            [
-                encode_arrays({"values": values[:-1]}),
-                encode_arrays({"values": values.view(np.int64)}),
-                encode_arrays({"values": values, "more": values}),
-                encode_arrays({"other": values}),
-                ConfigRecord({"values": values.tobytes()}),
-            ]
-        )
-    fields: dict[str, Any] = dict(record)
-    key = chance.choice(sorted(fields))
-    value = fields[key]
-    if isinstance(value, bytes):
-        flipped = bytes([value[0] ^ 1]) + value[1:]
-        fields[key] = chance.choice([flipped, value[:-1], bytes(len(value)), 1, [value]])
-    elif value and isinstance(value[0], bytes):
-        i = chance.randrange(len(value))
-        flipped = bytes([value[i][0] ^ 1]) + value[i][1:]
-        other = value[(i + 1) % len(value)]
-        new = chance.choice([flipped, other, value[i][:-1], bytes(len(value[i]))])
-        fields[key] = chance.choice([[*value[:i], new, *value[i + 1 :]], value[:i], b"x"])
-    elif value:
-        fields[key] = chance.choice([value[:-1], [*value, 99], [value[0]] * len(value), "x", 7])
-    else:
-        fields[key] = chance.choice([[7], b"", 1.5])
-    return ConfigRecord(fields)
 
 
 DAMAGED = [f"{step} {number}" for number in range(250) for step in SECURE_SUM_STEPS]

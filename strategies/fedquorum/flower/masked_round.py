@@ -2,10 +2,14 @@
 
 ``ComposedStrategy.configure_train`` plays the first two exchanges, and returns the messages of the
 third one. ``ComposedStrategy.aggregate_train`` receives the masked integers, plays the last one and
-adds the sum to those of the round. Each exchange ends by the deadline of the round, or earlier by
-its quorum; a client whose node has no usable reply in one of them has no part in the next ones.
+adds the sum to those of the round. A client whose node has no usable reply in one of them has no
+part in the next ones.
+
+The round has one deadline. The exchanges without a model take little time and get
+``SMALL_EXCHANGE`` of it each; training gets what is left. Each may end earlier, by its quorum.
 """
 
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Self
@@ -34,6 +38,9 @@ from .secure.messages import MaskedVector, VectorRequest
 from .secure.plan import MIN_NODES
 from .secure.server import SecureSum
 from .session import NodeSession, ReplyResults
+
+SMALL_EXCHANGE = 1 / 8
+"""The share of a round's time for each exchange of keys, of shares, and to unmask the sum."""
 
 LEFT_OUT = "too few of the nodes that hold its shares are left"
 
@@ -64,6 +71,8 @@ class MaskedRound:
         Why the round has no sum.
     of_evaluation : bool
         Whether the vectors are of an evaluation instead of training.
+    started : float
+        When the round started, by the monotonic clock.
     """
 
     session: NodeSession
@@ -76,6 +85,7 @@ class MaskedRound:
     outcomes: dict[int, ClientOutcome] = field(default_factory=dict)
     problem: str | None = None
     of_evaluation: bool = False
+    started: float = field(default_factory=time.monotonic)
 
     @classmethod
     def open(
@@ -125,7 +135,19 @@ class MaskedRound:
         except (ParameterError, SecureSumError) as error:
             masked._give_up(str(error))
         session.clients_by_node = masked.clients_by_node
+        if masked.requests:
+            session.close_by(masked.get_end("vectors"))
         return masked
+
+    def get_end(self, exchange: str) -> float:
+        """Return when an exchange ends, by the monotonic clock."""
+        shares = {
+            "keys": SMALL_EXCHANGE,
+            "shares": 2 * SMALL_EXCHANGE,
+            "vectors": 1 - SMALL_EXCHANGE,
+            "unmask": 1.0,
+        }
+        return self.started + shares[exchange] * self.session.communication.reply_timeout
 
     def _exchange_keys(self, secure_sum: SecureSum, low: int) -> None:
         """Ask all nodes for keys: who has no available client, or no masks, is not asked again."""
@@ -197,7 +219,7 @@ class MaskedRound:
         messages = session.build_messages(
             contents, MessageType.TRAIN, number, self.config, group=group
         )
-        timeout = session.communication.reply_timeout
+        timeout = max(0.0, self.get_end(name) - time.monotonic())
         replies = self.grid.send_and_receive(messages, timeout=timeout)
         results: ReplyResults[TrainResult] = ReplyResults()
         for node, selected in session.read_train_replies(replies, number, None, results):

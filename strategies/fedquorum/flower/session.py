@@ -656,6 +656,11 @@ class NodeSession:
             self._reply_counter = ReplyCounter(*quorum.find_required_replies(*self._quorum_of))
         self._can_close, self._replied_nodes = can_close, set()
 
+    def close_by(self, moment: float) -> None:
+        """Let the next exchange close at a moment of the monotonic clock, if the grid can wait."""
+        if self._grid is not None:
+            self._grid.close_by(moment)
+
     def note_late(self, server_round: int) -> None:
         """Note who may still reply to the messages of training, before another exchange opens."""
         if self._grid is not None and self._grid.closed_early:
@@ -965,7 +970,12 @@ class NodeSession:
                 continue
             host = self.registry.describe_node_of(decision.client)
             is_there = self.registry.find_node(decision.client) is not None
-            is_unusable = decision.status == "rejected" and decision.num_examples is None
+            # A refusal of the whole round is no fault of one node.
+            refused = report.rejection_reason
+            is_refused = refused is not None and (decision.reason or "").startswith(refused)
+            is_unusable = (
+                decision.status == "rejected" and decision.num_examples is None and not is_refused
+            )
             is_broken = host and is_there and (decision.status == "failed" or is_unusable)
             # The reason for a client without its node names the node, if one is to blame.
             is_barred = (

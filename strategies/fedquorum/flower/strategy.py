@@ -24,7 +24,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
-from ..errors import StateError
+from ..errors import ParameterError, StateError
 from ..records.client_names import ClientNames
 from ..records.hosts import Host
 from ..rules.composition import RuleSet
@@ -639,7 +639,15 @@ class ComposedStrategy(Strategy):
             The user's config for the messages.
         grid : Grid
         epochs : int
+
+        Raises
+        ------
+        ParameterError
+            If masks hide the evaluations of single clients.
         """
+        if (given := self.communication.secure_aggregation) is not None:
+            reason = "each client evaluates another model, so that there is no sum"
+            raise ParameterError("secure_aggregation", "None with personal models", given, reason)
         clients = self.communication.select_evaluated_clients(self.population)
         plan = EvaluationPlan(clients, recorded_clients=clients)
         return self._build_evaluate_messages(

@@ -194,6 +194,7 @@ class WaitingGrid(Grid):
         self.seconds: dict[int, float] = {}
         self._arrival_queue = queue.SimpleQueue[tuple[str, Message | Exception, float]]()
         self._pending: dict[str, PendingMessage] = {}
+        self._closes_by = math.inf
         self._max_bytes: dict[int, int] = {}
         self._late_arrivals: list[Arrival] = []
         self._pushed: set[str] = set()  # outside of exchanges
@@ -251,6 +252,10 @@ class WaitingGrid(Grid):
         self._max_bytes = dict(max_bytes)
         self._joins_earlier = joins_earlier
 
+    def close_by(self, moment: float) -> None:
+        """Let the next exchange close at ``moment``, by the monotonic clock, if not earlier."""
+        self._closes_by = moment
+
     # --- exchanges ---------------------------------------------------------------------------
 
     def send_and_receive(
@@ -283,7 +288,9 @@ class WaitingGrid(Grid):
         """Send messages immediately and yield the replies as they arrive."""
         self.closed_early, self.seconds, self._away = False, {}, frozenset()
         started = time.monotonic()
-        deadline = math.inf if timeout is None else started + timeout
+        deadline = min(math.inf if timeout is None else started + timeout, self._closes_by)
+        if self._closes_by < math.inf:
+            timeout, self._closes_by = max(0.0, deadline - started), math.inf
         if not self._can_wait:
             replies = self._grid.send_and_receive(messages, timeout=timeout)
             arrivals = map(_build_arrival, replies, repeat(started))

@@ -119,6 +119,11 @@ class Group:
         return self.runs[0].settings.get("data.regression") is True
 
     @property
+    def has_masks(self) -> bool:
+        """Whether the nodes mask their sums, so that no record has a result of a single client."""
+        return self.runs[0].settings.get("secure_aggregation.name") == "masks"
+
+    @property
     def metric(self) -> str:
         """The test metric whose spread over clients is recorded, such as accuracy."""
         return str(self.runs[0].settings.get("evaluation.metric", "accuracy"))

@@ -62,6 +62,10 @@ UNCOMPARED_SETTINGS = (*DATA_LOCATION_KEYS, "evaluation.requirement")
 
 
 MISSING = "-"
+NOT_WITH_MASKS = "not with masks"
+"""In the place of a spread over clients whose results only their nodes know."""
+
+SPREADS = ("average", "worst", "best", "worst10", "best10", "std", "gini", "jain")
 """The cell of a number that the records lack."""
 
 NUM_NAME_COLUMNS = 3
@@ -321,6 +325,8 @@ def _format_rows(rows: Sequence[Row], headings: Iterable[str]) -> tuple[tuple[st
 def _format_fairness_cell(row: Row, name: str) -> str:
     """Format a metric; a regret bound that is not proven for the run is marked."""
     text = format_cell(row.compute_statistic(name), name, row.group.metric)
+    if text == MISSING and name in SPREADS and row.group.has_masks:
+        return NOT_WITH_MASKS
     if name == "test" and row.coverage and text != "-":
         return f"{text} ({row.coverage})"
     proven = row.compute_statistic("regret_bound_proven")
@@ -418,7 +424,7 @@ def _drop_empty_columns(table: TextTable) -> TextTable:
     kept = [
         index
         for index in range(len(table.headings))
-        if index < NUM_NAME_COLUMNS or any(row[index] != MISSING for row in table.rows)
+        if index < NUM_NAME_COLUMNS or not all(_is_missing(row[index]) for row in table.rows)
     ]
     if len(kept) == len(table.headings):
         return table
@@ -605,7 +611,7 @@ def build_overview_table(rows: Sequence[Row]) -> Table:
 
 
 def _is_missing(cell: str) -> bool:
-    return all(line == MISSING for line in cell.split("\n"))
+    return all(line in (MISSING, NOT_WITH_MASKS) for line in cell.split("\n"))
 
 
 def _format_metric_heading(rows: Sequence[Row]) -> str:

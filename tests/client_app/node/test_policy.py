@@ -1,13 +1,16 @@
 """Test the policy of a data owner."""
 
 import json
+import math
 import re
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from fedquorum import NativeProtocol, Population
 from fedquorum.errors import SettingsError
 from fedquorum.flower.codec import (
     EVALUATION_KEYS,
@@ -38,8 +41,9 @@ from fedquorum.flower.mods import NO_MASK_STATE
 from fedquorum.flower.secure.keys import HASH_BYTES, RoundId
 from fedquorum.flower.secure.messages import ShareRequest, UnmaskRequest, VectorRequest
 from fedquorum.flower.secure.node import make_keys
+from fedquorum.flower.secure.settings import SecureAggregation
 from fedquorum.rules.types import Objective, RoundPlan
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from client_app.app import app
 from client_app.node.policy import (
@@ -56,6 +60,7 @@ from client_app.node.policy import (
 from client_app.node.shared_scale import decode_scale
 from conf import compose_settings
 from server_app.engines.in_process import InProcessGrid
+from tests.builders_flower import build_named_strategy, evaluate_round
 
 WORDS = "data=npz data.partition=device data.path=nowhere.npz data.num_clients=3 data.priority=all "
 WORDS += "data.input_shape=[2] data.num_classes=2 client.local_epochs=1"
@@ -385,6 +390,46 @@ def test_masks_that_nobody_asks_for_are_allowed(device: Path) -> None:
     for content in (ASKING | encode_keys_request(), ASKING):
         reply = send_message(device, RecordDict(content), "train")
         assert decode_train_reply(reply.content)[0].status is Status.DONE
+
+
+def test_a_round_with_masks_of_three_devices(device: Path) -> None:
+    """Each has its own policy, which counts and withholds before anything is masked."""
+    run_config = compose_settings("custom", WORDS).run_config | {"output-dir": ""}
+    grid = InProcessGrid(app, run_config, 3)
+    texts = {
+        0: "secure_aggregation: {threshold: 2, participants: 3}",
+        1: "withhold: [test-loss]",
+        2: "per_day: {examples: 9}",
+    }
+    for client, (node, text) in enumerate(zip(grid.get_node_ids(), texts.values(), strict=True)):
+        folder = device / str(client)
+        folder.mkdir()
+        shutil.copy(device / "own.npz", folder)
+        write_policy(folder, text)
+        grid._contexts[node].node_config = {
+            "client-id": client,
+            "data-path": str(folder / "own.npz"),
+        }
+    strategy = build_named_strategy(
+        "average_all",
+        Population.from_size(3),
+        communication=NativeProtocol(secure_aggregation=SecureAggregation()),
+    )
+    statuses, model = [], encode_arrays(MODEL)
+    for server_round in (1, 2, 3):
+        messages = strategy.configure_train(server_round, model, ConfigRecord(), grid)
+        stepped, _ = strategy.aggregate_train(server_round, grid.send_and_receive(messages))
+        model = model if stepped is None else stepped
+        evaluate_round(strategy, grid, server_round, model)
+        statuses.append([d.status for d in strategy.step_result.report.decisions])
+        if server_round == 1:
+            sums = strategy.step_result.sums
+            assert sums is not None
+            assert (sums.counts["test_loss"], sums.counts["test_accuracy"]) == (2, 3)
+            assert math.isnan(sums.means["test_loss"])  # of two clients, each could tell the other
+    # The second round ends the day of client 2, and two devices are no sum for the first one.
+    assert statuses == [["trained"] * 3, ["trained"] * 3, ["rejected", "rejected", "unavailable"]]
+    assert json.loads((device / USAGE_FILE).read_text())["examples"] == 12
 
 
 # --- how much ------------------------------------------------------------------------------------

@@ -474,6 +474,19 @@ def test_a_message_expires_at_its_deadline() -> None:
         assert grid.take_late_arrivals() == []
 
 
+def test_one_exchange_may_close_before_its_timeout() -> None:
+    """A round of several exchanges has one deadline; the next exchange has its own again."""
+    with Federation(make_slow_node(1.0)) as federation:
+        grid = federation.grid
+        grid.close_by(time.monotonic() + SOON / 10)
+        started = time.monotonic()
+        assert grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH) == []
+        assert time.monotonic() - started < 1.0
+        assert grid.busy_nodes == frozenset()
+        arrivals = grid.send_and_collect(make_messages(federation.nodes), timeout=ENOUGH)
+        assert set(index_by_node(federation, arrivals)) == {0}
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:No path_separator found:DeprecationWarning")  # Flower's Alembic
 @pytest.mark.parametrize("receives", [True, False])

@@ -420,6 +420,26 @@ def test_a_column_that_one_row_has_stays(tmp_path: Path) -> None:
     assert cells == {"FedAvg": "50.00", "FedAU": "-"}
 
 
+def test_masks_leave_no_spread_over_clients(tmp_path: Path) -> None:
+    """Cells say so beside runs without masks; a report of masked runs alone has no such column."""
+    summed = {"loss": 1.0, "accuracy": 0.5, "left_out": 0}
+    make_run(
+        tmp_path / "masked",
+        [make_round_line(1, test={"priority": None, "non_priority": None, "all": summed})],
+        strategy="fedau",
+        settings="secure_aggregation: {name: masks}\n",
+    )
+    groups = group_runs(load_all(tmp_path))
+    alone = build_experiment_tables(groups, list(summarize_groups(groups)), (), "x")[0]
+    assert "worst client" not in alone.headings
+    rows = summarize_methods(tmp_path, fedavg=(0.5,))
+    beside = build_experiment_tables(group_runs(load_all(tmp_path)), rows, (), "x")[0]
+    cells = {row[0]: read_cells(row, beside.headings) for row in beside.rows if row[1] == "all"}
+    assert cells["FedAU"]["worst client"] == "not with masks"
+    assert cells["FedAU"]["mean by data"] == "50.00"
+    assert cells["FedAvg"]["worst client"] == "10.00"
+
+
 # --- untrusted texts --------------------------------------------------------------------------
 
 

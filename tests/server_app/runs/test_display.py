@@ -320,3 +320,16 @@ def test_a_run_that_ends_by_its_clock_shows_the_clock(monkeypatch: pytest.Monkey
         f"run  round 2, 150/300 simulated s  {state}  0:00:16 left",
         f"run  round 3, 299/300 simulated s  {state}  0:00:00 left",
     ]
+
+
+def test_masks_leave_no_result_of_a_single_client() -> None:
+    """The table says so once, in the place of the statistics over clients."""
+    summed = {"loss": 0.5, "accuracy": 0.75, "evaluated": 3, "left_out": 0}
+    record = replace(make_record(1, []), test={"all": summed})
+    text = StringIO()
+    spec = replace(PLAIN, goal=Goal.FAIRNESS, has_masks=True)
+    table = build_final_table(RunTotals().add_round(record), "title", spec)
+    Console(file=text, width=120).print(table)
+    assert "75.0%" in text.getvalue()
+    assert text.getvalue().count("not with masks") == 1
+    assert "worst client" not in text.getvalue()

@@ -1,6 +1,7 @@
 """Runs with masks by their settings: the nodes, what is shown, and what is refused."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,14 @@ from fedquorum.audit.check import audit_run
 from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.flower.codec.keys import SECURE_SUM_STEPS
 from fedquorum.flower.secure.settings import MaskSummary
+from fedquorum.records.reader import load_run
+from fedquorum.report.seed_groups import group_runs
+from fedquorum.report.tables import (
+    build_differences_table,
+    build_summary_table,
+    compute_method_differences,
+    summarize_groups,
+)
 from flwr.app import Message, MessageType
 
 from conf.compose import compose_overrides
@@ -163,13 +172,17 @@ def test_every_message_about_a_model_is_part_of_a_secure_sum(
     assert all(any(step in one.content for step in SECURE_SUM_STEPS) for one in about)
 
 
-def test_the_records_have_means_over_all_clients_alone(tmp_path: Path) -> None:
-    """Up to the grid of the sums; the tables of the end and of the report say no spread."""
+def test_the_records_have_means_over_all_clients_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Up to the grid of the sums; the tables of the end and of the report say so."""
     words = (*make_client_overrides(5, 5), "data=synth", "rounds=2", "strategy=fedau")
     words += ("data.validation_fraction=0.2", "evaluation.metric=top5")
     masked, plain = (
         run_here(tmp_path / name, *words, *mask) for name, mask in (("a", (MASKS,)), ("b", ()))
     )
+    shown = capsys.readouterr().out
+    assert len(re.findall(r"single clients +│ +not with masks", shown)) == 1
     rounds = [read_lines(run) for run in (masked, plain)]
     for found, expected in zip(*rounds, strict=True):
         assert found["global_loss"] == pytest.approx(expected["global_loss"], abs=1e-6, nan_ok=True)
@@ -180,6 +193,11 @@ def test_the_records_have_means_over_all_clients_alone(tmp_path: Path) -> None:
             assert groups["all"] == pytest.approx({k: group[k] for k in names}, abs=1e-3)
     assert rounds[0][1]["global_loss"] is not None
     assert not read_rows(masked, "evaluations")
+    rows = summarize_groups(group_runs([load_run(masked), load_run(plain)]))
+    table = build_summary_table(rows, "title")
+    worst = [row[table.headings.index("worst client")] for row in table.rows]
+    assert [cell == "not with masks" for cell in worst].count(True) == 1
+    assert build_differences_table(compute_method_differences(rows), "title").rows
 
 
 def test_a_changed_weight_of_a_masked_run_is_found(tmp_path: Path) -> None:
