@@ -48,6 +48,7 @@ from flwr.app import (
     RecordDict,
 )
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
@@ -243,6 +244,7 @@ def make_standard_app(
     by: Callable[[int], float] = lambda client: client + 1.0,
     names: Collection[str] | None = None,
     dtype: str | None = None,
+    mods: Sequence[Mod] = (),
 ) -> ClientApp:
     """Return an app as in Flower's quickstart; a client is its partition-id.
 
@@ -262,8 +264,9 @@ def make_standard_app(
         The arrays in the reply, all by default.
     dtype : str, optional
         The dtype of the arrays in the reply, the model's by default.
+    mods : sequence of Mod
     """
-    app = ClientApp()
+    app = ClientApp(mods=[*mods])
 
     def config_of(message: Message) -> None:
         config = message.content[sent[1]]

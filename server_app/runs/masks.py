@@ -8,6 +8,7 @@ from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.flower.secure.plan import MIN_NODES
 from fedquorum.flower.secure.settings import MaskSummary
 from fedquorum.rules.composition import RuleSet
+from fedquorum.rules.selection.warmup import WarmUpSelection
 from fedquorum.server.quorum import Quorum
 
 from conf.schema.rules import find_setting, format_parameter_error
@@ -43,19 +44,14 @@ def summarize_masks(
     secure_aggregation, engine = build_secure_aggregation(settings), settings.engine
     if secure_aggregation is None:
         return None
-    sampling, num_clients = rules.selection.sampling, len(population.clients)
+    num_clients, name = len(population.clients), settings.secure_aggregation.name
     if num_clients < MIN_NODES:
         raise SettingsError(
-            f"secure_aggregation must be none with fewer than {MIN_NODES} clients, got "
-            f"{settings.secure_aggregation.name} and {num_clients}"
+            f"secure_aggregation must be none with fewer than {MIN_NODES} clients, got {name} and "
+            f"{num_clients}"
         )
-    if sampling.count_sampled(population)[1] < MIN_NODES:
-        error = ParameterError(
-            "fraction",
-            f"so large that a round asks {MIN_NODES} clients with "
-            f"secure_aggregation={settings.secure_aggregation.name}",
-            sampling.fraction,
-        )
+    error = _find_small_round(rules, population, num_nodes, f"secure_aggregation={name}")
+    if error is not None:
         raise SettingsError(format_parameter_error(error, find_setting(error, settings)))
     if num_nodes is None:
         return None
@@ -64,6 +60,27 @@ def summarize_masks(
     hosts = {client % num_nodes for client in population.clients}
     with name_settings():
         return protocol.summarize_masks(rules, population, len(hosts))
+
+
+def _find_small_round(
+    rules: RuleSet, population: Population, num_nodes: int | None, masks: str
+) -> ParameterError | None:
+    """Return the error about the parameter by which a round asks too few clients, or None."""
+    selection = rules.selection
+    num_priority, num_asked = selection.sampling.count_sampled(population)
+    if num_asked < MIN_NODES:
+        allowed = f"so large that a round asks {MIN_NODES} clients with {masks}"
+        return ParameterError("fraction", allowed, selection.sampling.fraction)
+    if not isinstance(selection, WarmUpSelection) or selection.num_warmup_rounds == 0:
+        return None
+    hosts = {client if num_nodes is None else client % num_nodes for client in population.priority}
+    num_hosts = min(num_priority, len(hosts))
+    if num_hosts >= MIN_NODES:
+        return None
+    given = selection.warmup_rounds
+    key = "warmup_fraction" if given is None else "warmup_rounds"
+    reason = f"a round of the warm-up asks {num_hosts} nodes, those of priority clients"
+    return ParameterError(key, f"0 with {masks}", getattr(selection, key), reason)
 
 
 @contextmanager

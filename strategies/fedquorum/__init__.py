@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .flower.protocol import NativeProtocol as NativeProtocol
     from .flower.protocol import StandardProtocol as StandardProtocol
+    from .flower.secure.settings import SecureAggregation as SecureAggregation
     from .flower.strategies import AFL as AFL
     from .flower.strategies import MIFA as MIFA
     from .flower.strategies import TERM as TERM
@@ -66,6 +67,7 @@ _EXPORTS = {
     "WaitingGrid": "flower.waiting_grid",
     "Robustness": "rules.robustness",
     "Population": "rules.types",
+    "SecureAggregation": "flower.secure.settings",
     "RuleSet": "rules.composition",
 }
 __all__ = sorted(_EXPORTS)  # noqa: PLE0605

@@ -60,9 +60,10 @@ from .evaluation_sums import encode_evaluations
 from .secure.errors import ProtocolViolationError
 from .secure.keys import RoundId
 from .secure.node import NodeState, make_keys, make_shares, mask_vector, unmask
+from .standard_app_mod import StandardAppMod
 from .validation import NO_CLIP_INDICATOR, find_sum_problem
 
-__all__ = ["AvailabilityMod", "NodeAvailability", "SecureSumMod"]
+__all__ = ["AvailabilityMod", "NodeAvailability", "SecureSumMod", "StandardAppMod"]
 
 STATE_RECORD = "availability"
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from logging import INFO, WARNING
 from typing import Any, ClassVar
@@ -454,6 +454,11 @@ class NativeProtocol:
         """Return which setting to change if no reply has the expected form."""
         return ""
 
+    @property
+    def untrained_hint(self) -> str:
+        """What to change if no client has trained yet."""
+        return ""
+
     def log_summary(self) -> None:
         """Log the settings of the communication that differ from the defaults."""
 
@@ -899,6 +904,84 @@ class StandardProtocol(DynamicProtocol):
         log(INFO, "\t│\t├── ArrayRecord key: '%s'", self.arrayrecord_key)
         log(INFO, "\t│\t└── ConfigRecord key: '%s'", self.configrecord_key)
         log(INFO, "\t├──> Client ids: %s", self.client_ids_from)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedProtocol(StandardProtocol):
+    """Let ClientApps written for Flower's own strategies mask their updates.
+
+    Every node is one client, as in ``StandardProtocol``. The messages are this project's: on the
+    node, ``SecureSumMod`` and ``StandardAppMod`` stand between them and the app. Names of records
+    and metrics are parameters of ``StandardAppMod``, as the server sees none of the app's replies.
+
+    Parameters
+    ----------
+    secure_aggregation : SecureAggregation
+    client_ids, clients_by_key, max_reply_bytes, fraction_evaluate, min_evaluate_nodes,
+    min_available_nodes, startup_timeout, quorum
+        As in ``StandardProtocol``.
+
+    Raises
+    ------
+    ParameterError
+        If a value is outside its range, or a parameter has a meaning on the nodes only.
+    """
+
+    is_native: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        defaults = {item.name: item.default for item in fields(self)}
+        for name in _READ_ON_NODES:
+            if (given := getattr(self, name)) != defaults[name]:
+                reason = f"its node reads the metrics: StandardAppMod({name}={given!r})"
+                raise ParameterError(
+                    name, f"{defaults[name]}, its default, with secure_aggregation", given, reason
+                )
+        for name in ("train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"):
+            if (given := getattr(self, name)) is not None:
+                reason = "the server sees the metrics of no single client"
+                raise ParameterError(name, "None with secure_aggregation", given, reason)
+
+    build_train_content = NativeProtocol.build_train_content
+    build_evaluate_content = NativeProtocol.build_evaluate_content
+    read_train_reply = NativeProtocol.read_train_reply
+    read_evaluate_reply = NativeProtocol.read_evaluate_reply
+    aggregate_train_metrics = NativeProtocol.aggregate_train_metrics
+    aggregate_evaluate_metrics = NativeProtocol.aggregate_evaluate_metrics
+    find_loss_key = NativeProtocol.find_loss_key
+    get_hint = NativeProtocol.get_hint
+
+    def build_limits(self, rules: RuleSet) -> Limits:
+        """Return the allowed ranges of the numbers in a train reply."""
+        return replace(NativeProtocol.build_limits(self, rules), any_weight=True)
+
+    @cached_property
+    def loss_keys(self) -> tuple[str, ...]:
+        """No key of a loss: the server reads none."""
+        return ()
+
+    @property
+    def untrained_hint(self) -> str:
+        """Which mods the ClientApp may lack."""
+        return (
+            ". A ClientApp that is not FedQuorum's needs masks: "
+            "ClientApp(mods=[SecureSumMod(), StandardAppMod()]), from fedquorum.flower.mods"
+        )
+
+    def log_summary(self) -> None:
+        """Log the assumed shares, and how nodes become clients."""
+        masks, settings = self.secure_aggregation, (self.fraction_evaluate, self.min_evaluate_nodes)
+        assert masks is not None
+        log(INFO, "\t├──> Evaluation: fraction (%.2f) | minimum nodes (%d)", *settings)
+        log(INFO, "\t├──> Masks: colluding (%.2f) | dropping (%s)", masks.colluding, masks.dropping)
+        log(INFO, "\t├──> Client ids: %s", self.client_ids_from)
+
+
+_READ_ON_NODES = (
+    *("weighted_by_key", "loss_key", "accuracy_key", "arrayrecord_key", "configrecord_key"),
+)
+"""The parameters of ``StandardProtocol`` that are parameters of ``StandardAppMod`` with masks."""
 
 
 Form = tuple[tuple[str, str, int | None], ...]

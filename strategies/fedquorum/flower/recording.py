@@ -32,7 +32,7 @@ from ..records.writer import MASKS_ENTRY, RunWriter
 from ..registry import to_builtins, to_settings
 from ..rules.state_arrays import StateArrays
 from .codec import decode_arrays, encode_arrays
-from .secure.settings import MaskSummary
+from .secure.settings import MaskSummary, SecureAggregation
 from .strategy import complete_result
 from .waiting_grid import is_flower_grid
 
@@ -94,7 +94,15 @@ def build_strategy_settings(
         "robustness": to_builtins(asdict(communication.robustness)),
         "drop_in": to_builtins({**facts, **options}),
         **_build_engine_settings(communication),
+        **_build_mask_settings(communication.secure_aggregation),
     }
+
+
+def _build_mask_settings(secure_aggregation: SecureAggregation | None) -> dict[str, Any]:
+    """Return the app's settings of masks; empty without them."""
+    if secure_aggregation is None:
+        return {}
+    return {"secure_aggregation": {"name": "masks", **asdict(secure_aggregation)}}
 
 
 def _build_engine_settings(communication: Any) -> dict[str, Any]:

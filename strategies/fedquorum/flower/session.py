@@ -357,7 +357,9 @@ class RoundLogger:
         if report.server_round == 1 and not usable:
             self._stop_if_malformed(rejected, results)
 
-    def log_unchanged_model(self, report: RoundReport, names: ClientNames) -> None:
+    def log_unchanged_model(
+        self, report: RoundReport, names: ClientNames, *, has_trained: bool
+    ) -> None:
         """Warn that a round left the model the same, once for each set of reasons."""
         failures = FailureCounts()
         failures.add_round(report.decisions, trained=0, refused=report.rejection_reason)
@@ -366,7 +368,8 @@ class RoundLogger:
             return
         self._warned.add(f"no update: {kinds}")
         text = f"Round {report.server_round}: no update counted, the model stays the same"
-        log(WARNING, f"{text}; {failures.format(names.format)}" if kinds else text)
+        hint = "" if has_trained else self._communication.untrained_hint
+        log(WARNING, f"{text}; {failures.format(names.format)}{hint}" if kinds else text)
 
     def log_evaluation_problem(self, client: str, problem: str) -> None:
         """Warn that a client's evaluation is unusable, once for each problem."""
@@ -949,7 +952,9 @@ class NodeSession:
         if not self.communication.is_native:
             self._logger.log_round(report, results, self.registry.names, warned)
         if is_unchanged:
-            self._logger.log_unchanged_model(report, self.registry.names)
+            self._logger.log_unchanged_model(
+                report, self.registry.names, has_trained=self.has_trained
+            )
 
     def _warn_about_nodes(self, report: RoundReport) -> frozenset[int]:
         """Name the node of a client that failed or lacks its node, once for each reason.

@@ -46,7 +46,8 @@ from .codec import (
     NamedArrays,
 )
 from .nodes import ClientsByKey, read_fingerprint
-from .protocol import DynamicProtocol, MetricsAggregation, StandardProtocol
+from .protocol import DynamicProtocol, MaskedProtocol, MetricsAggregation, StandardProtocol
+from .secure.settings import SecureAggregation
 from .strategy import ComposedStrategy
 
 if TYPE_CHECKING:
@@ -138,6 +139,11 @@ class DropInStrategy(ComposedStrategy):
         The largest s of an update that counts; by default there is no limit.
     concurrency : int, optional
         The largest number of clients that train at the same time; by default all.
+    secure_aggregation : SecureAggregation or "masks", optional
+        Let every node mask its update, so that the server learns the weighted sum of all and no
+        other; see docs/privacy.md. The ClientApp needs the mods ``SecureSumMod`` and
+        ``StandardAppMod`` of ``fedquorum.flower.mods``, or is this project's. Only rules whose
+        weights are known before training take it.
     seed : int
         Seed of the sampling.
     server_lr : float
@@ -206,6 +212,7 @@ class DropInStrategy(ComposedStrategy):
         staleness_exponent: float = 0.5,
         max_staleness: int | None = None,
         concurrency: int | None = None,
+        secure_aggregation: SecureAggregation | str | None = None,
         seed: int = 0,
         server_lr: float = 1.0,
         server_optimizer: Callable[[float], ServerOptimizer[Any]] = SGD,
@@ -262,7 +269,10 @@ class DropInStrategy(ComposedStrategy):
         self.protocol = protocol
         self._starts_itself = False
         keys = _parse_clients_by_key(clients_by_key, priority_ids)
-        standard = StandardProtocol(
+        masks = _parse_secure_aggregation(secure_aggregation)
+        build_protocol = StandardProtocol if masks is None else MaskedProtocol
+        standard = build_protocol(
+            secure_aggregation=masks,
             client_ids=client_ids,
             clients_by_key=keys,
             startup_timeout=startup_timeout,
@@ -348,6 +358,13 @@ class DropInStrategy(ComposedStrategy):
                 "None inside one of Flower's wrappers",
                 self.communication.quorum.size,
                 "they start themselves, and wait for all replies of a round",
+            )
+        if self.communication.needs_sums and not self._starts_itself:
+            raise ParameterError(
+                "secure_aggregation",
+                "None inside one of Flower's wrappers",
+                self.communication.secure_aggregation,
+                "they read and change the reply of each node",
             )
         if self._recorder is not None and not self._starts_itself:
             raise ParameterError(
@@ -692,6 +709,15 @@ def _build_late_updates(
                 name, 'None with late_replies="discard"', value, "it is about late updates"
             )
     return None
+
+
+def _parse_secure_aggregation(given: SecureAggregation | str | None) -> SecureAggregation | None:
+    """Return what a run assumes of its nodes; None without masks."""
+    if given == "masks":
+        return SecureAggregation()
+    if isinstance(given, SecureAggregation | None):
+        return given
+    raise ParameterError("secure_aggregation", 'None, "masks" or a SecureAggregation', given)
 
 
 def _resolve_minimum(name: str, step: str, fraction: float, minimum: int) -> int:

@@ -289,9 +289,11 @@ class ComposedStrategy(Strategy):
 
     @property
     def needs_initial_evaluation(self) -> bool:
-        """Whether F(w_0) has yet to be evaluated."""
-        needed = self.rules.needs_initial_evaluation and self.communication.is_native
-        return needed and not self._state.round_state.reports.num_examples
+        """Whether F(w_0) has yet to be evaluated; with masks it would tell each client's loss."""
+        communication = self.communication
+        needed = self.rules.needs_initial_evaluation and communication.is_native
+        has_reports = bool(self._state.round_state.reports.num_examples)
+        return needed and communication.secure_aggregation is None and not has_reports
 
     def find_nodes(self, grid: Grid, clients: Sequence[int]) -> Mapping[int, tuple[int, ...]]:
         """Wait for the clients as round 1 does; return the nodes that host these, each with its."""

@@ -8,6 +8,7 @@ import pytest
 from fedquorum import Population
 from fedquorum.audit.check import audit_run
 from fedquorum.errors import ParameterError, SettingsError
+from fedquorum.flower.codec.keys import SECURE_SUM_STEPS
 from fedquorum.flower.secure.settings import MaskSummary
 from fedquorum.records.reader import load_run
 from fedquorum.report.seed_groups import group_runs
@@ -17,8 +18,10 @@ from fedquorum.report.tables import (
     compute_method_differences,
     summarize_groups,
 )
+from flwr.app import Message, MessageType
 
 from conf.compose import compose_overrides
+from server_app.engines.in_process import HostedNodes
 from server_app.runs import build
 from server_app.runs.first_lines import preview_masks
 from server_app.runs.masks import name_settings, summarize_masks
@@ -38,7 +41,7 @@ FEW = (*make_client_overrides(5, 2), "data=synth", "rounds=3", "client.device=cp
 def summarize(*overrides: str, clients: int = 12, nodes: int | None = 10) -> MaskSummary | None:
     """Return the masks of a run with these settings."""
     composed = compose_overrides(("data=synth", "strategy=fedau", MASKS, *overrides))
-    population = Population.from_size(clients)
+    population = Population.from_size(clients, {0, 1})
     return summarize_masks(composed.settings, composed.rules, population, nodes)
 
 
@@ -68,6 +71,18 @@ def test_the_masks_of_a_run(
         ((), 12, 2, "secure_aggregation must be none with fewer than 3 nodes, got 2"),
         (("strategy.fraction=0.1",), 12, None, "strategy.fraction must be so large that"),
         (("engine.quorum=2",), 3, 3, r"engine.quorum must be null \(all\) with masks and 3 nodes"),
+        (
+            ("strategy=fedavg", "experiment=custom", "rounds=10", "strategy.warmup_fraction=0.1"),
+            12,
+            None,
+            r"strategy\.warmup_fraction must be 0 with secure_aggregation=masks \(.* 2 nodes",
+        ),
+        (
+            ("strategy=fedavg", "experiment=custom", "strategy.warmup_rounds=1"),
+            12,
+            2,
+            r"strategy\.warmup_rounds must be 0 with secure_aggregation=masks \(.* 2 nodes",
+        ),
         (("engine.quorum=0.5",), 12, 10, "engine.quorum must be more than half of"),
         (
             ("engine.quorum=6", "secure_aggregation.dropping=0"),
@@ -137,6 +152,24 @@ def test_a_run_with_masks(
     result = audit_run(masked)
     assert not result.mismatches
     assert any("which are sums with masks" in line for line in result.unverifiable)
+
+
+@pytest.mark.parametrize("strategy", ["fedau", "fedavg"])
+def test_every_message_about_a_model_is_part_of_a_secure_sum(
+    tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also before round 1, where a baseline without masks evaluates the first model."""
+    asked, handle = [], HostedNodes.handle
+
+    def note(nodes: HostedNodes, message: Message) -> Message:
+        asked.append(message)
+        return handle(nodes, message)
+
+    monkeypatch.setattr(HostedNodes, "handle", note)
+    run_here(tmp_path / "run", "experiment=custom", *FEW, f"strategy={strategy}", MASKS)
+    about = [one for one in asked if one.metadata.message_type != MessageType.QUERY]
+    assert len(about) == 2 * 3 * 4 * 5
+    assert all(any(step in one.content for step in SECURE_SUM_STEPS) for one in about)
 
 
 def test_the_records_have_means_over_all_clients_alone(

@@ -120,6 +120,7 @@ from .requests import (
     is_of_evaluation,
     requests_training,
     view_model,
+    view_user_config,
     was_asked_before,
 )
 from .results import (
@@ -246,5 +247,6 @@ __all__ = [
     "to_metrics",
     "view_arrays",
     "view_model",
+    "view_user_config",
     "was_asked_before",
 ]

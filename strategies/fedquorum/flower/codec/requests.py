@@ -297,6 +297,11 @@ def add_user_config(content: RecordDict, user_config: Mapping[str, Any]) -> None
             config[key] = value
 
 
+def view_user_config(content: RecordDict) -> dict[str, Any]:
+    """Return what a user added to the config of a request in this project's protocol."""
+    return {key: value for key, value in _get_config(content).items() if key not in REQUEST_KEYS}
+
+
 # --- the node's side -----------------------------------------------------------------------
 
 

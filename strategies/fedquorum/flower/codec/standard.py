@@ -1,5 +1,6 @@
 """Encode and decode Flower's standard protocol, as its strategies and their ClientApps use it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -124,8 +125,14 @@ def find_standard_loss_key(content: RecordDict, loss_keys: Sequence[str]) -> str
     return next((key for key in loss_keys if key in found), None)
 
 
-def decode_standard_evaluate_reply(content: RecordDict, *, weighted_by_key: str) -> EvaluateResult:
-    """Return the evaluate result of a node's only client, which has only D_k.
+def decode_standard_evaluate_reply(
+    content: RecordDict,
+    *,
+    weighted_by_key: str,
+    loss_keys: Sequence[str] = (),
+    accuracy_keys: Sequence[str] = (),
+) -> EvaluateResult:
+    """Return the evaluate result of a node's only client: D_k, and results with given keys.
 
     Raises
     ------
@@ -135,8 +142,16 @@ def decode_standard_evaluate_reply(content: RecordDict, *, weighted_by_key: str)
     if is_native_reply(content):
         _check_one_client(decode_evaluate_reply(content))
     metrics = _read_metrics(content)
+    loss, accuracy = (
+        _read_number(metrics, next((key for key in keys if key in metrics), ""))
+        for keys in (loss_keys, accuracy_keys)
+    )
     return EvaluateResult(
-        None, Status.DONE, num_examples=_read_required_number(metrics, (weighted_by_key,))
+        None,
+        Status.DONE,
+        num_examples=_read_required_number(metrics, (weighted_by_key,)),
+        test_loss=math.nan if loss is None else loss,
+        test_accuracy=math.nan if accuracy is None else accuracy,
     )
 
 
