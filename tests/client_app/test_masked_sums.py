@@ -445,20 +445,37 @@ def test_no_number_of_an_evaluation_is_in_a_message() -> None:
         assert reply.content.keys() == {"metrics", step}
 
 
+def test_the_objective_of_the_same_model_stays() -> None:
+    """A refused round does not evaluate, and the next one broadcasts what is known."""
+    run = RecordedRun(NUM_CLIENTS, rounds=1, population=ALL, **MASKS)
+    fail("silent", SHARES, run, (1, 3, 5))
+    for server_round in (2, 3):
+        run.play(server_round)
+        evaluate_round(run.strategy, run.grid, server_round, encode_arrays(run.model))
+        objective = run.strategy.step_result.report.objective
+        assert not np.isnan(objective.loss)
+        assert run.strategy.step_result.report.rejection_reason == NOT_UNMASKED
+    resumed = RecordedRun(NUM_CLIENTS, rounds=0, population=ALL, **MASKS)
+    resumed.model = run.model
+    resumed.strategy.restore(run.strategy.get_state(), run.model)
+    resumed.play(4)
+    assert resumed.strategy.step_result.report.objective == objective
+    assert resumed.strategy.step_result.sums is not None
+
+
 def test_a_model_is_evaluated_once() -> None:
     """Two sums over two sets of clients would tell the loss of one that is in only one of them."""
     run = RecordedRun(NUM_CLIENTS, rounds=1, **MASKS)
-    sums = run.strategy.step_result.sums
     asked = len(run.grid.evaluated)
     fail("silent", SHARES, run, (1, 3, 5))
     run.play(2)  # is refused, so that the model stays
     evaluate_round(run.strategy, run.grid, 2, encode_arrays(run.model))
     assert len(run.grid.evaluated) == asked
-    assert run.strategy.step_result.sums is sums
+    assert run.strategy.step_result.sums is None
     repair(run)
     run.play(3)
     assert len(run.grid.evaluated) == 2 * asked
-    assert run.strategy.step_result.sums != sums
+    assert run.strategy.step_result.sums is not None
     run.strategy.restore(run.strategy.get_state(), run.model)
     evaluate_round(run.strategy, run.grid, 3, encode_arrays(run.model))
     assert len(run.grid.evaluated) == 2 * asked

@@ -18,6 +18,7 @@ from logging import INFO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
@@ -81,6 +82,9 @@ from .secure.settings import MaskSummary
 from .server_memory import SENT, ServerMemory, select_by_prefix
 from .session import NodeSession, Traffic
 from .waiting_grid import Arrival, WaitingGrid, is_flower_grid
+
+EVALUATED = "evaluated"
+"""The array of the state that says if clients evaluated the model of the last round, by masks."""
 
 
 @dataclass(frozen=True)
@@ -220,6 +224,8 @@ class ComposedStrategy(Strategy):
         registered, memory = self._session.registry.registered, self._memory
         updates = None if memory is None else memory.updates
         arrays = self._state.to_arrays(self.rules, updates, registered)
+        if self.communication.secure_aggregation is not None:
+            arrays[EVALUATED] = np.array(self._is_evaluated)
         if self._sent_models is not None:
             arrays |= {f"{SENT}{k}": array for k, array in self._sent_models.get_state().items()}
         return arrays if memory is None else {**arrays, **memory.get_state()}
@@ -241,7 +247,7 @@ class ComposedStrategy(Strategy):
         if self._sent_models is not None:
             self._sent_models.restore(select_by_prefix(SENT, state), model)
         self._sent_records = {}
-        self._is_evaluated = True  # by which clients is not known any more
+        self._is_evaluated = bool(state.get(EVALUATED, False))
         self._session.registry.mark_registered(state["known"].tolist())
         self._next_plan = None
 
@@ -577,10 +583,7 @@ class ComposedStrategy(Strategy):
         A model is evaluated once: if the last round left it the same, nobody is asked again.
         """
         self._masked_evaluation = None
-        if not clients:
-            self._step_result = replace(self._step_result, sums=None)
-            return []
-        if self._is_evaluated:
+        if not clients or self._is_evaluated:
             return []
         self._is_evaluated = True
         # F over the priority clients needs a second sum, unless these are all that are evaluated.
@@ -604,15 +607,16 @@ class ComposedStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Store the sums over the clients, and F(w_{t+1}) if it is the mean over all of them."""
-        masks = self._masked_evaluation
+        masks, sums = self._masked_evaluation, None
         if masks is not None:
             results = self._session.collect_evaluate_results(replies, server_round)
             sums = close_masked_evaluation(masks, self._session, results)
-            self._step_result = replace(self._step_result, sums=sums)
-        sums, objective = self._step_result.sums, NO_OBJECTIVE
-        if sums is not None and self._objective_clients:
-            objective = Objective(sums.means["loss"], sums.means["accuracy"])
-        self._state = replace(self._state, objective=objective)
+        self._step_result = replace(self._step_result, sums=sums)
+        if masks is not None or not self._is_evaluated:  # otherwise F is that of the same model
+            objective = NO_OBJECTIVE
+            if sums is not None and self._objective_clients:
+                objective = Objective(sums.means["loss"], sums.means["accuracy"])
+            self._state = replace(self._state, objective=objective)
         return None if sums is None else encode_sums(sums)
 
     def configure_finetune(

@@ -25,7 +25,9 @@ from server_app.engines.in_process import HostedNodes
 from server_app.runs import build
 from server_app.runs.first_lines import preview_masks
 from server_app.runs.masks import name_settings, summarize_masks
+from server_app.runs.resume import merge_resumed_overrides
 from tests.builders_runs import (
+    assert_same_results,
     make_client_overrides,
     read_lines,
     read_rows,
@@ -223,3 +225,13 @@ def test_a_custom_rule_declares_whether_a_sum_is_enough(rule: str, reason: str) 
         return
     with pytest.raises(SettingsError, match=f"with strategy=custom .*{reason}"):
         build.build_strategy(composed, population, None)
+
+
+def test_a_resumed_run_with_masks_is_the_same(tmp_path: Path) -> None:
+    """Its records and its model have the same bits, since only keys are drawn anew."""
+    words = (*make_client_overrides(5, 5), "data=synth", "rounds=3", "strategy=fedau", MASKS)
+    whole = run_here(tmp_path / "whole", *words)
+    run = run_here(tmp_path / "run", *words, "engine.stop_after_round=2")
+    run_here(run, *merge_resumed_overrides([f"resume={run}", "engine.stop_after_round=null"]))
+    assert_same_results(run, whole)
+    assert all(line["test"]["all"]["evaluated"] == 5 for line in read_lines(run))
