@@ -1,4 +1,7 @@
-"""Nodes that break the protocol of masks, with Flower's own message store."""
+"""Nodes that break the protocol of masks, with Flower's own message store.
+
+docs/reliability.md reports ``pytest tests/client_app/test_hostile_masks.py -s --long``.
+"""
 
 import random
 import time
