@@ -148,6 +148,9 @@ class PrivacyRequirement:
         return None
 
 
+NO_MASKS = "it asks for masks (secure_aggregation=masks), and the run has none"
+
+
 @dataclass(frozen=True)
 class MaskRequirement:
     """The masks that a run must have, so that the server learns sums over several nodes only.
@@ -167,6 +170,11 @@ class MaskRequirement:
     threshold: int | None = parameter(None, POSITIVE_INT)
     participants: int | None = parameter(None, POSITIVE_INT)
 
+    def find_settings_problem(self, settings: Settings) -> str | None:
+        """Return that a run has no masks, which holds for its messages before round 1 too."""
+        is_met = self == MaskRequirement() or settings.secure_aggregation.name != "none"
+        return None if is_met else NO_MASKS
+
     def find_problem(self, content: RecordDict) -> str | None:
         """Return what a message lacks that would have a model's sum from this node, or None."""
         if self == MaskRequirement():
@@ -174,7 +182,7 @@ class MaskRequirement:
         try:
             step = find_step(content)
             if step is None:
-                return "it asks for masks (secure_aggregation=masks), and the run has none"
+                return NO_MASKS
             threshold, participants = _read_mask_sizes(step, content)
         except ProtocolError as error:
             return str(error)
@@ -318,6 +326,7 @@ class NodePolicy:
         """Return why the node refuses a run, or None if it takes part."""
         return (
             self.privacy.find_problem(settings)
+            or self.secure_aggregation.find_settings_problem(settings)
             or self.accept.find_problem(settings, experiment)
             or self._find_statistics_problem(settings.data)
         )
@@ -519,14 +528,16 @@ class PolicyMod:
         return reply
 
     def _add_scale(self, reply: Message, context: Context, settings: Settings) -> None:
-        """Add the client's scale to the reply to a query, unless the run is private."""
+        """Add the client's scale to the reply to a query, unless the run hides single clients."""
         scale = self.find_scale(context)
         if scale is None:
             return
-        if settings.privacy.name != "none":
-            private = f"privacy={settings.privacy.name}"
-            log(INFO, "The scale of client %d stays here: the run has %s", scale.client, private)
-            return
+        for group in ("privacy", "secure_aggregation"):
+            option = getattr(settings, group).name
+            if option != "none":
+                given = f"{group}={option}"
+                log(INFO, "The scale of client %d stays here: the run has %s", scale.client, given)
+                return
         reply.content = add_scale(reply.content, encode_scale(scale))
 
 

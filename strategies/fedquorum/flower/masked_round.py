@@ -131,7 +131,7 @@ class MaskedRound:
             masked.secure_sum = SecureSum(round_id, nodes, size, seed, length)
             masked._exchange_keys(masked.secure_sum, low)
             masked._exchange_shares(masked.secure_sum, low)
-            session.count_replies_again(masked.secure_sum.can_unmask)
+            session.count_replies_again(masked.secure_sum.can_sum)
         except (ParameterError, SecureSumError) as error:
             masked._give_up(str(error))
         session.clients_by_node = masked.clients_by_node

@@ -299,7 +299,8 @@ def test_a_scale_leaves_the_node_only_if_the_policy_says_so(device: Path) -> Non
     assert (decode_client_names(content), decode_hosted_clients(content)) == ({2: "North"}, (2,))
     refusing = "scales: true\naccept: {strategies: [fedau]}"
     assert find_scale(ask(refusing, "strategy=fedavg")) is None
-    for more in ("data.scaling=agreed", "privacy=dp_fixed_server strategy=average_all"):
+    hiding = ("privacy=dp_fixed_server strategy=average_all", MASKS)
+    for more in ("data.scaling=agreed", *hiding):
         assert find_scale(ask("scales: true\nstatistics: true", more)) is None
     write_policy(device, "scales: true")  # arrays have no scales
     assert find_scale(send_message(device, encode_query(), "query").content) is None
@@ -325,6 +326,7 @@ def build_unmask_request(num_others: int) -> Records:
 
 
 NO_MASKS = "it asks for masks (secure_aggregation=masks), and the run has none"
+MASKS = "strategy=fedau secure_aggregation=masks"
 ASKING: dict[str, Any] = {**encode_inquiry(1, (2,))}
 UNMASKABLE = {
     "{masks: true}": [(TRAIN, NO_MASKS), (EVALUATE, NO_MASKS), (ASKING, NO_MASKS)],
@@ -355,22 +357,33 @@ UNMASKABLE = {
 def test_a_run_without_the_masks_that_the_owner_asks_for_is_refused(
     device: Path, text: str
 ) -> None:
-    """In each exchange, before any data is read."""
+    """In each exchange, whatever the run's settings say, before any data is read."""
     write_policy(device, f"secure_aggregation: {text}")
     (device / "own.npz").unlink()
     for content, problem in UNMASKABLE[text]:
         kind = "evaluate" if content is EVALUATE else "train"
         decode = decode_evaluate_reply if content is EVALUATE else decode_train_reply
-        reply = send_message(device, RecordDict({**content}), kind)
+        reply = send_message(device, RecordDict({**content}), kind, MASKS)
         [result] = decode(reply.content)
         assert (result.client, result.status) == (2, Status.UNAVAILABLE)
         assert result.reason == f"its node takes no part: {problem}"
 
 
+def test_a_run_whose_settings_have_no_masks_learns_nothing_before_round_1(device: Path) -> None:
+    """Neither which clients there are, nor their scales or sums."""
+    write_policy(device, "secure_aggregation: {masks: true}\nstatistics: true\nclient_name: North")
+    (device / "own.npz").unlink()
+    reply = send_message(device, encode_query(), "query")
+    [(name, metrics)] = reply.content.items()  # that the client is there, for the records
+    assert (name, {*metrics} - {"protocol"}) == ("metrics", {"client-id"})
+    refusal = send_message(device, encode_query(), "query.statistics").error
+    assert NO_MASKS in refusal.reason
+
+
 def test_a_run_with_the_masks_that_the_owner_asks_for_is_allowed(device: Path) -> None:
     """The node sends its keys; what it says of later exchanges is no word of the policy."""
     write_policy(device, "secure_aggregation: {masks: true, threshold: 3, participants: 4}")
-    reply = send_message(device, RecordDict(ASKING | encode_keys_request()), "train")
+    reply = send_message(device, RecordDict(ASKING | encode_keys_request()), "train", MASKS)
     assert decode_train_reply(reply.content)[0].status is Status.DONE
     assert MASK_KEYS in reply.content
     for records in (
@@ -379,7 +392,7 @@ def test_a_run_with_the_masks_that_the_owner_asks_for_is_allowed(device: Path) -
         build_unmask_request(4),
     ):
         content = {**TRAIN, **records} if MASKED_SUM in records else ASKING | records
-        reply = send_message(device, RecordDict(content), "train")
+        reply = send_message(device, RecordDict(content), "train", MASKS)
         [result] = decode_train_reply(reply.content)
         assert (result.status, result.reason) == (Status.FAILED, NO_MASK_STATE)
 
@@ -394,7 +407,7 @@ def test_masks_that_nobody_asks_for_are_allowed(device: Path) -> None:
 
 def test_a_round_with_masks_of_three_devices(device: Path) -> None:
     """Each has its own policy, which counts and withholds before anything is masked."""
-    run_config = compose_settings("custom", WORDS).run_config | {"output-dir": ""}
+    run_config = compose_settings("custom", f"{WORDS} {MASKS}").run_config | {"output-dir": ""}
     grid = InProcessGrid(app, run_config, 3)
     texts = {
         0: "secure_aggregation: {threshold: 2, participants: 3}",

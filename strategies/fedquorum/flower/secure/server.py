@@ -160,6 +160,8 @@ class SecureSum:
         self._masking = {
             node: tuple(k for k in self._plan.neighbors[node] if k in left) for node in sorted(left)
         }
+        if not self._are_connected(left):
+            raise SecureSumError("the nodes that have shares fall into parts that mask apart")
         self._exchange = Exchange.VECTORS
         return {
             node: VectorRequest(
@@ -184,6 +186,25 @@ class SecureSum:
         holders = {*nodes}
         return all(self._has_enough(node, holders) for node in self._masking)
 
+    def can_sum(self, nodes: Collection[int]) -> bool:
+        """Say whether the sum of these nodes is not lost, if they are all that send a vector."""
+        return self.can_unmask(nodes) and self._are_connected(nodes)
+
+    def _are_connected(self, nodes: Collection[int]) -> bool:
+        """Say whether every two of these nodes are connected by pairs of them that share masks.
+
+        Otherwise the masks of each part vanish in its own sum, which then is known (Bell et al.
+        2020, section 3.3).
+        """
+        left = {*nodes}
+        reached = {*list(left)[:1]}
+        edge = [*reached]
+        while edge:
+            found = left.intersection(self._masking[edge.pop()]) - reached
+            reached |= found
+            edge += found
+        return reached == left
+
     # --- 3. vectors --------------------------------------------------------------------------
 
     def receive_vector(self, node: int, vector: MaskedVector) -> None:
@@ -207,7 +228,8 @@ class SecureSum:
         ------
         SecureSumError
             If the masks of a node cannot be removed, because too few holders of its shares are
-            left. The sum is lost then; nothing was learned.
+            left, or if the sums of parts of the nodes would be known. The sum is lost then; nothing
+            was learned.
         """
         if len(self._senders) < MIN_NODES:
             raise SecureSumError(
@@ -217,6 +239,11 @@ class SecureSum:
         for node in self._masking:
             if not self._has_enough(node, self._senders):
                 raise self._build_loss_error(node)
+        if not self._are_connected(self._senders):
+            raise SecureSumError(
+                f"the {len(self._senders)} nodes that sent a vector fall into parts that masked "
+                "apart"
+            )
         self._lost = tuple(k for k in self._masking if k not in self._senders)
         self._exchange = Exchange.UNMASK
         return {
@@ -261,10 +288,6 @@ class SecureSum:
         if hash_secret(share) != hashes[node]:
             text = f"its share of node {dealer} is not the one that this node was sent"
             raise ProtocolViolationError(node, text)
-
-    def can_finish(self) -> bool:
-        """Say whether enough shares of every secret are there, so that no more need be awaited."""
-        return self.can_unmask(self._unmasking)
 
     def finish(self) -> tuple[Vector, tuple[int, ...]]:
         """Return the sum of the vectors modulo 2^64, and the nodes that sent them, ascending.

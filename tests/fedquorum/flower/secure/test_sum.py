@@ -19,6 +19,7 @@ from fedquorum.flower.secure.messages import (
 )
 from fedquorum.flower.secure.node import make_keys, make_shares, mask_vector, unmask
 from fedquorum.flower.secure.plan import GraphSize, MaskPlan
+from fedquorum.rng import make_generator
 
 from tests.cases import is_long, sample_cases
 from tests.fedquorum.flower.secure.play import LARGE, ROUND, STEPS, Play
@@ -127,13 +128,27 @@ def test_a_sum_is_asked_for_again_when_more_shares_are_there() -> None:
     play = Play(nodes, size)
     with pytest.raises(SecureSumError, match="3 of 4 needed shares of node 39 were revealed"):
         play.run(play.lose({"unmask": late}))
-    assert not play.server.can_finish()
     for k in late:
         play.receive("unmask", k, play.sent["unmask"][k])
-    assert play.server.can_finish()
     total, senders = play.server.finish()
     assert senders == tuple(nodes)
     assert np.array_equal(total, play.add_up(nodes))
+
+
+@pytest.mark.parametrize("step", STEPS[1:3])
+def test_survivors_that_fall_into_parts_have_no_sum(step: str) -> None:
+    """Two lost pairs of neighbors cut the circle into arcs, whose sums would both be known."""
+    nodes, size = range(12), GraphSize(4, 3)
+    circle = make_generator(1, "neighbors", ROUND.server_round).permutation(len(nodes)).tolist()
+    cut = [circle[place] for place in (0, 1, 6, 7)]
+    play = Play(nodes, size)
+    with pytest.raises(SecureSumError, match="fall into parts"):
+        play.run(play.lose({step: cut}))
+    play = Play(nodes, size)
+    total, senders = play.run(play.lose({step: cut[:2]}))
+    assert np.array_equal(total, play.add_up(senders))
+    assert play.server.can_sum(senders)
+    assert not play.server.can_sum({*senders}.difference(cut))
 
 
 def test_a_wrong_share_is_left_out_and_the_others_restore_the_secret() -> None:
