@@ -50,6 +50,13 @@ def summarize_masks(
             f"secure_aggregation must be none with fewer than {MIN_NODES} clients, got {name} and "
             f"{num_clients}"
         )
+    if settings.evaluation.clients == "priority":
+        hosts = {k if num_nodes is None else k % num_nodes for k in population.priority}
+        if len(hosts) < MIN_NODES:
+            raise SettingsError(
+                f"evaluation.clients must be all with secure_aggregation={name} (the priority "
+                f"clients are on {len(hosts)} nodes, and a sum needs {MIN_NODES}), got priority"
+            )
     error = _find_small_round(rules, population, num_nodes, f"secure_aggregation={name}")
     if error is not None:
         raise SettingsError(format_parameter_error(error, find_setting(error, settings)))

@@ -21,7 +21,7 @@ from fedquorum.flower.codec import (
 )
 from fedquorum.flower.codec.keys import SECURE_SUM_STEPS
 from fedquorum.flower.evaluation_sums import encode_evaluations
-from fedquorum.flower.mods import NO_MASK_STATE
+from fedquorum.flower.mods import NO_MASK_STATE, TOO_LARGE
 from fedquorum.flower.protocol import NativeProtocol
 from fedquorum.flower.round import NO_MASK_REASON
 from fedquorum.flower.secure.settings import SecureAggregation
@@ -31,6 +31,7 @@ from fedquorum.server.fixed_bins import FixedBins
 from fedquorum.server.virtual_clock import NO_REPLY_REASON
 from flwr.app import (
     ArrayRecord,
+    ConfigRecord,
     Context,
     Error,
     Message,
@@ -306,7 +307,7 @@ def test_a_count_of_unclipped_updates_that_cannot_be_is_refused(count: int) -> N
         vector = decode_masked_vector(reply.content)
         assert vector is not None
         values = vector.values.copy()
-        values[-1] += np.uint64(count)
+        values[-1:] += np.uint64(count)  # an array wraps without a warning
         return replace_content(reply, {**reply.content, SUM: encode_arrays({"values": values})})
 
     run.grid.change = change
@@ -479,6 +480,24 @@ def test_a_model_is_evaluated_once() -> None:
     run.strategy.restore(run.strategy.get_state(), run.model)
     evaluate_round(run.strategy, run.grid, 3, encode_arrays(run.model))
     assert len(run.grid.evaluated) == 2 * asked
+
+
+def test_a_model_whose_bits_stay_is_not_evaluated_again() -> None:
+    """Though a round with updates made it, as with a tiny learning rate of the server."""
+    run = RecordedRun(NUM_CLIENTS, rounds=1, **MASKS)
+    asked, model = len(run.grid.evaluated), encode_arrays(run.model)
+    messages = run.strategy.configure_train(2, model, ConfigRecord(), run.grid)
+    run.strategy.aggregate_train(2, run.grid.send_and_receive(messages))
+    assert run.strategy.step_result.report.rejection_reason is None
+    evaluate_round(run.strategy, run.grid, 2, model)
+    assert len(run.grid.evaluated) == asked
+
+
+def test_no_number_of_a_model_is_in_a_reason() -> None:
+    """Of an update that cannot be added the server learns no more than that."""
+    words = "strategy=average_all client.lr=1e30"
+    run = RecordedRun(NUM_CLIENTS, "average_all", words, rounds=1, **MASKS)
+    assert {*run.statuses.values()} == {("rejected", TOO_LARGE)}
 
 
 @pytest.mark.parametrize("step", SECURE_SUM_STEPS)

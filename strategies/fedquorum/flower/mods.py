@@ -61,7 +61,7 @@ from .secure.errors import ProtocolViolationError
 from .secure.keys import RoundId
 from .secure.node import NodeState, make_keys, make_shares, mask_vector, unmask
 from .standard_app_mod import StandardAppMod
-from .validation import NO_CLIP_INDICATOR, find_sum_problem
+from .validation import HOLDS_UP_TO, NO_CLIP_INDICATOR, find_sum_problem
 
 __all__ = ["AvailabilityMod", "NodeAvailability", "SecureSumMod", "StandardAppMod"]
 
@@ -251,6 +251,7 @@ class ResponseTimeMod:
 
 NO_MASK_STATE = "it has no secrets of this round's masks: it was restarted, or has answered already"
 IN_THE_CLEAR = "this round has masks, and the request would have its numbers without any"
+TOO_LARGE = "its update holds values that are too large"
 NO_SUM = "its ClientApp returned no weighted sum of its updates"
 
 
@@ -336,7 +337,7 @@ class SecureSumMod:
                 TrainResult(
                     result.client,
                     result.status,
-                    reason=result.reason,
+                    reason=_hide_numbers(result),
                     num_examples=result.num_examples if weighs_by_data else None,
                 )
                 for result in results
@@ -389,6 +390,11 @@ def _encode_failures(kind: str, clients: Sequence[int], reason: str) -> RecordDi
         failed = [EvaluateResult(k, Status.FAILED, reason=reason) for k in clients]
         return encode_evaluate_reply(failed)
     return encode_train_reply([TrainResult(k, Status.FAILED, reason=reason) for k in clients])
+
+
+def _hide_numbers(result: TrainResult) -> str | None:
+    """Return why a client does not count, without the number that its own model has."""
+    return TOO_LARGE if HOLDS_UP_TO in (result.reason or "") else result.reason
 
 
 def _count_unclipped(content: RecordDict, trained: Sequence[TrainResult]) -> int:

@@ -11,6 +11,7 @@ Before round 1, ``configure_initial`` and ``aggregate_initial`` evaluate F(w_0) 
 it. After each step, ``step_result`` has the decisions and the evaluations.
 """
 
+import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -173,6 +174,7 @@ class ComposedStrategy(Strategy):
         self._objective_clients: frozenset[int] = frozenset()
         self._evaluation_clients: frozenset[int] = frozenset()
         self._masked_evaluation: MaskedRound | None = None
+        self._evaluated_hash = b""  # of the last evaluated model, with masks
         self._is_evaluated = False
 
     def _build_model_store(self) -> ModelStore | None:
@@ -225,7 +227,7 @@ class ComposedStrategy(Strategy):
         updates = None if memory is None else memory.updates
         arrays = self._state.to_arrays(self.rules, updates, registered)
         if self.communication.secure_aggregation is not None:
-            arrays[EVALUATED] = np.array(self._is_evaluated)
+            arrays[EVALUATED] = np.frombuffer(self._evaluated_hash, np.uint8)
         if self._sent_models is not None:
             arrays |= {f"{SENT}{k}": array for k, array in self._sent_models.get_state().items()}
         return arrays if memory is None else {**arrays, **memory.get_state()}
@@ -247,7 +249,7 @@ class ComposedStrategy(Strategy):
         if self._sent_models is not None:
             self._sent_models.restore(select_by_prefix(SENT, state), model)
         self._sent_records = {}
-        self._is_evaluated = bool(state.get(EVALUATED, False))
+        self._evaluated_hash = state.get(EVALUATED, np.empty(0, np.uint8)).tobytes()
         self._session.registry.mark_registered(state["known"].tolist())
         self._next_plan = None
 
@@ -513,7 +515,6 @@ class ComposedStrategy(Strategy):
             simulated_seconds=closing.clock.now if communication.virtual_clock else None,
         )
         self._step_result = replace(self._step_result, last_report=report)
-        self._is_evaluated = self._is_evaluated and applied.model is None
         plan = context.plan
         is_unchanged = bool(applied.model is None and plan.clients)
         session.log_round(decision.report, results, is_unchanged=is_unchanged)
@@ -580,12 +581,15 @@ class ComposedStrategy(Strategy):
     ) -> list[Message]:
         """Return the messages that request the masked sums of the clients' metrics.
 
-        A model is evaluated once: if the last round left it the same, nobody is asked again.
+        A model is evaluated once: if the last rounds left all its bits the same, nobody is asked
+        again.
         """
         self._masked_evaluation = None
+        model_hash = _compute_hash(arrays)
+        self._is_evaluated = model_hash == self._evaluated_hash
         if not clients or self._is_evaluated:
             return []
-        self._is_evaluated = True
+        self._evaluated_hash = model_hash
         # F over the priority clients needs a second sum, unless these are all that are evaluated.
         population = self.population
         is_objective = population.priority.issuperset(clients) and not population.weights
@@ -803,3 +807,12 @@ def _should_read_once(kind: type[Strategy]) -> bool:
     """Say whether replies are read only once; a user's subclass may read them as well."""
     methods = (kind.aggregate_train, kind.aggregate_evaluate)
     return all(method.__module__.rpartition(".")[0] == __package__ for method in methods)
+
+
+def _compute_hash(arrays: ArrayRecord) -> bytes:
+    """Return SHA-256 of a model's names and bits."""
+    found = hashlib.sha256()
+    for name, array in arrays.items():
+        found.update(name.encode())
+        found.update(array.data)
+    return found.digest()

@@ -20,6 +20,7 @@ from .codec import NORM_BIT, EvaluateResult, Status, TrainResult
 NO_CLIP_INDICATOR = f"{NORM_BIT} is missing: its update may not be clipped"
 MAX_NUM_EXAMPLES = 10**12
 MAX_LOSS = 1e15
+HOLDS_UP_TO = "holds values up to"
 BYTES_PER_CLIENT = 2**16
 BYTES_PER_REPLY = 2**20
 
@@ -286,5 +287,5 @@ def find_number_problem(
         if not (math.isfinite(low) and math.isfinite(high)):
             return f"array '{name}' holds NaN or Inf"
         if max(-low, high) > max_value:
-            return f"array '{name}' holds values up to {max(-low, high):.3g}, not {max_value:.0e}"
+            return f"array '{name}' {HOLDS_UP_TO} {max(-low, high):.3g}, not {max_value:.0e}"
     return None

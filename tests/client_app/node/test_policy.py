@@ -377,7 +377,7 @@ def test_a_run_whose_settings_have_no_masks_learns_nothing_before_round_1(device
     [(name, metrics)] = reply.content.items()  # that the client is there, for the records
     assert (name, {*metrics} - {"protocol"}) == ("metrics", {"client-id"})
     refusal = send_message(device, encode_query(), "query.statistics").error
-    assert NO_MASKS in refusal.reason
+    assert NO_MASKS in str(refusal.reason)
 
 
 def test_a_run_with_the_masks_that_the_owner_asks_for_is_allowed(device: Path) -> None:

@@ -116,7 +116,7 @@ def test_an_app_without_the_mods_gets_no_model(caplog: pytest.LogCaptureFixture)
         (make_standard_app(lambda client: {"loss": 1.0}, mods=MODS), "'num-examples' is missing"),
         (make_standard_app(lambda client: {"num-examples": -1}, mods=MODS), "amount of data is -1"),
         (make_standard_app(by=lambda client: np.inf, mods=MODS), "holds NaN or Inf"),
-        (make_standard_app(by=lambda client: 1e16, mods=MODS), "1e"),
+        (make_standard_app(by=lambda client: 1e16, mods=MODS), "holds values that are too la"),
     ],
 )
 def test_a_reply_that_cannot_be_used_stays_on_its_node(app: ClientApp, reason: str) -> None:

@@ -85,6 +85,12 @@ def test_the_masks_of_a_run(
             2,
             r"strategy\.warmup_rounds must be 0 with secure_aggregation=masks \(.* 2 nodes",
         ),
+        (
+            ("evaluation.clients=priority",),
+            12,
+            10,
+            r"evaluation\.clients must be all with secure_aggregation=masks \(.* on 2 nodes",
+        ),
         (("engine.quorum=0.5",), 12, 10, "engine.quorum must be more than half of"),
         (
             ("engine.quorum=6", "secure_aggregation.dropping=0"),

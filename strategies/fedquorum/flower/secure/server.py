@@ -114,7 +114,9 @@ class SecureSum:
         """
         low = max(MIN_NODES, self._size.threshold)
         if len(self._keys) < low:
-            raise SecureSumError(f"{len(self._keys)} nodes sent keys, and a sum needs {low}")
+            raise SecureSumError(
+                f"{len(self._keys)} of {len(self._nodes)} nodes sent keys, and a sum needs {low}"
+            )
         self._plan = MaskPlan.for_nodes([*self._keys], self._size, self._seed, self._round_number)
         self._exchange = Exchange.SHARES
         return {

@@ -191,7 +191,7 @@ def test_a_key_that_agrees_on_zero_costs_only_its_node(key: str, public: bytes) 
 def test_below_the_threshold_the_round_is_refused() -> None:
     """In each step, with the numbers."""
     for step, text in (
-        ("keys", "2 nodes sent keys, and a sum needs 3"),
+        ("keys", "2 of . nodes sent keys, and a sum needs 3"),
         ("shares", "0 nodes have shares of enough others to mask"),
         ("vector", "2 of 5 nodes sent a vector; in a sum of fewer than 3 each"),
         ("unmask", "2 of 3 needed shares of node 10 were revealed"),
