@@ -276,8 +276,10 @@ def _find_unmeasured_mismatches(
         if client in evaluated or client not in priority:
             reason = "its measurement counts" if client in evaluated else "it has no priority"
             yield Mismatch(record.round, client, f"is in unmeasured, though {reason}")
-    if recorded.is_standard or recorded.joined_rounds or not rules.needs_objective:
-        return  # the clients selected for the evaluation are not recorded
+    if recorded.is_standard or recorded.has_masks or recorded.joined_rounds:
+        return  # the clients selected for the evaluation, or their measurements, are not recorded
+    if not rules.needs_objective:
+        return
     selection = rules.selection
     candidates = (
         priority.intersection(replayed.plan.clients) if samples_objective(selection) else priority

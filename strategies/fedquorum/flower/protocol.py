@@ -942,6 +942,12 @@ class MaskedProtocol(StandardProtocol):
             if (given := getattr(self, name)) is not None:
                 reason = "the server sees the metrics of no single client"
                 raise ParameterError(name, "None with secure_aggregation", given, reason)
+        if 0.0 < self.fraction_evaluate < 1.0:
+            reason = "sums over other clients in each round tell of those that only one has"
+            given = self.fraction_evaluate
+            raise ParameterError(
+                "fraction_evaluate", "0 or 1 with secure_aggregation", given, reason
+            )
 
     build_train_content = NativeProtocol.build_train_content
     build_evaluate_content = NativeProtocol.build_evaluate_content

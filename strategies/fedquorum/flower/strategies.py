@@ -12,7 +12,7 @@ ClientApp, which host clients, there is ``protocol="fedquorum"``: see ``DropInSt
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, fields
+from dataclasses import Field, fields, replace
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -21,7 +21,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.common.logger import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from .. import registry as tables
@@ -311,7 +311,17 @@ class DropInStrategy(ComposedStrategy):
         *args: Any,
         **kwargs: Any,
     ) -> Result:
-        """Run all rounds, as ``flwr.serverapp.strategy.Strategy.start`` does."""
+        """Run all rounds, as ``flwr.serverapp.strategy.Strategy.start`` does.
+
+        Its ``timeout`` is that of a whole round with masks, of training and of the other exchanges.
+        """
+        given = inspect.signature(Strategy.start).bind(
+            self, grid, initial_arrays, num_rounds, *args, **kwargs
+        )
+        timeout = given.arguments.get("timeout")
+        if timeout is not None and self.communication.secure_aggregation is not None:
+            self.communication = replace(self.communication, round_timeout=timeout)
+            self._session.communication = self.communication
         self._starts_itself, self._last_round = True, num_rounds
         try:
             if self._recorder is not None:

@@ -95,6 +95,22 @@ def test_an_app_of_flower_gives_the_same_bits(kind: type[DropInStrategy]) -> Non
     )
 
 
+def test_all_exchanges_of_a_round_share_the_users_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Flower's loop has it for its own exchange alone."""
+    seen: list[float | None] = []
+    send = InProcessGrid.send_and_receive
+
+    def note(self: InProcessGrid, messages: Any, *, timeout: float | None = None) -> Any:
+        seen.append(timeout)
+        return send(self, messages, timeout=timeout)
+
+    monkeypatch.setattr(InProcessGrid, "send_and_receive", note)
+    app = make_standard_app(report, by=add, mods=MODS)
+    FedAU(secure_aggregation="masks").start(make_grid(app, NODES), START, 1, timeout=20)
+    assert len(seen) == 8
+    assert all(timeout is not None and timeout <= 20 for timeout in seen)
+
+
 def test_an_app_without_the_mods_gets_no_model(caplog: pytest.LogCaptureFixture) -> None:
     """No update leaves a node, and the warning has the line to add."""
     seen: list[ConfigRecord] = []
@@ -153,6 +169,7 @@ def test_other_names_are_parameters_of_the_mod() -> None:
         ({"arrayrecord_key": "model"}, r"StandardAppMod\(arrayrecord_key='model'\)"),
         ({"train_metrics_aggr_fn": max}, "train_metrics_aggr_fn must be None"),
         ({"evaluate_metrics_aggr_fn": max}, "evaluate_metrics_aggr_fn must be None"),
+        ({"fraction_evaluate": 0.5}, "fraction_evaluate must be 0 or 1"),
         ({"late_replies": "count", "quorum": 3}, "None with late_replies=count"),
         ({"robustness": Robustness(clip_norm=1.0)}, "None with clip_norm"),
         ({"quorum": 2}, "quorum must be"),

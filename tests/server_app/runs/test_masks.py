@@ -178,6 +178,7 @@ def test_every_message_about_a_model_is_part_of_a_secure_sum(
     about = [one for one in asked if one.metadata.message_type != MessageType.QUERY]
     assert len(about) == 2 * 3 * 4 * 5
     assert all(any(step in one.content for step in SECURE_SUM_STEPS) for one in about)
+    assert not audit_run(tmp_path / "run").mismatches
 
 
 def test_the_records_have_means_over_all_clients_alone(
