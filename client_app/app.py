@@ -8,6 +8,7 @@ import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from logging import ERROR, WARNING
@@ -37,6 +38,7 @@ from fedquorum.flower.codec import (
     has_masks,
     is_inquiry,
 )
+from fedquorum.flower.codec.keys import EVALUATE_METRICS
 from fedquorum.flower.mods import SecureSumMod
 from fedquorum.sanitize import abbreviate
 from flwr.app import Context, Error, Message
@@ -57,7 +59,7 @@ from client_app.node.clipping import NO_NORM_REASON, clip_row, clip_stacked_mode
 from client_app.node.failures import get_failure_reason
 from client_app.node.node import ALL_SPLITS, Node, is_deployed
 from client_app.node.own_data import DataMod
-from client_app.node.policy import PolicyMod, limit_results, may_send_reasons
+from client_app.node.policy import PolicyMod, find_withheld, limit_results, may_send_reasons
 from client_app.training.failure_log import FAILURE_LOG, log_failure
 from client_app.training.local_sgd import Arrays
 from client_app.training.sequential import NO_STARTS, OnTrained, Result
@@ -122,7 +124,20 @@ def _mask_sum(message: Message, context: Context, call_next: ClientAppCallable) 
     """Mask the sum of updates or of metrics in a round with masks."""
     if not has_masks(message.content, context.state):
         return call_next(message, context)
-    return SecureSumMod()(message, context, call_next)
+    return SecureSumMod(_find_summed_fields)(message, context, call_next)
+
+
+def _find_summed_fields(message: Message, context: Context) -> frozenset[str]:
+    """Return the numbers of an evaluation that the selected clients have, and do not withhold."""
+    node, hosted = _load_hosted(message, context)
+    _, clients = decode_selected_clients(message.content, hosted)
+    found: set[str] = set()
+    for client in clients:
+        with suppress(Exception):  # its evaluation will fail, and say why
+            found.update(node.get_client(client).find_summed_fields())
+    is_device = CLIENT_ID in context.node_config
+    withheld = find_withheld(context.node_config) if is_device else frozenset()
+    return frozenset(name for name in found if EVALUATE_METRICS[name] not in withheld)
 
 
 def _limit_results(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

@@ -18,6 +18,7 @@ from fedquorum.flower.codec import (
     to_metrics,
 )
 from fedquorum.flower.codec.keys import FINETUNE_EPOCHS
+from fedquorum.rules.decisions import SUMMED_FIELDS
 from flwr.client import NumPyClient
 
 from client_app.evaluation.evaluator import CachedEvaluator
@@ -167,6 +168,16 @@ class FederatedClient(NumPyClient):
             validation_average_precision=validation.average_precision,
             validation_calibration=validation.calibration,
         )
+
+    def find_summed_fields(self) -> frozenset[str]:
+        """Return which of ``SUMMED_FIELDS`` the client's splits give, and perhaps more."""
+        evaluator = self._evaluator
+        prefixes = {"train": "", "test": "test_", "validation": "validation_"}
+        if not evaluator.count("train", self.client_id):
+            return frozenset()  # the weight of every number is 0
+        counted = [split for split in evaluator.splits if evaluator.count(split, self.client_id)]
+        names = {prefixes[split] + kind for split in counted for kind in (*BASIC_METRICS, "metric")}
+        return frozenset(names.intersection(SUMMED_FIELDS))
 
 
 def _should_train(task: TrainTask, received: ClientMetrics) -> bool:

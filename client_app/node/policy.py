@@ -365,6 +365,12 @@ def may_send_reasons(node_config: Mapping[str, Any]) -> bool:
         return False
 
 
+def find_withheld(node_config: Mapping[str, Any]) -> frozenset[str]:
+    """Return the metrics that stay on a device."""
+    path = _find_policy_of(node_config)
+    return frozenset() if path is None else load_policy(path).withheld
+
+
 def load_policy(path: Path) -> NodePolicy:
     """Return the policy in a file.
 

@@ -1,7 +1,7 @@
 """Rounds with masks have the bits of rounds without, and the server learns the sum alone."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from copy import copy
 from dataclasses import replace
 from functools import cache
@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 from fedquorum import Population
 from fedquorum.errors import ParameterError
+from fedquorum.flower import masked_evaluation
 from fedquorum.flower.codec import (
+    EvaluateResult,
+    EvaluateTask,
     decode_evaluate_reply,
     decode_masked_vector,
     decode_partial_sum,
@@ -19,11 +22,12 @@ from fedquorum.flower.codec import (
     decode_train_reply,
     encode_arrays,
 )
-from fedquorum.flower.codec.keys import SECURE_SUM_STEPS
-from fedquorum.flower.evaluation_sums import encode_evaluations
+from fedquorum.flower.codec.keys import SECURE_SUM_STEPS, SUMMED_NUMBERS
+from fedquorum.flower.evaluation_sums import decode_evaluations, encode_evaluations
 from fedquorum.flower.mods import NO_MASK_STATE, TOO_LARGE
 from fedquorum.flower.protocol import NativeProtocol
 from fedquorum.flower.round import NO_MASK_REASON
+from fedquorum.flower.secure.keys import Vector
 from fedquorum.flower.secure.settings import SecureAggregation
 from fedquorum.rules.decisions import SUMMED_FIELDS
 from fedquorum.rules.round import NO_OBJECTIVE, NOT_UNMASKED
@@ -41,6 +45,7 @@ from flwr.app import (
 from flwr.app.message.message import make_message
 from flwr.common.serde import recorddict_to_proto
 
+from client_app.node.client import FederatedClient
 from tests.builders_flower import evaluate_round
 from tests.builders_masks import damage_record
 from tests.cases import sample_cases
@@ -443,7 +448,85 @@ def test_no_number_of_an_evaluation_is_in_a_message() -> None:
     for message, reply in masked.grid.evaluated:
         step = next(one for one in SECURE_SUM_STEPS if one in message.content)
         assert reply.content["metrics"].keys() == {"protocol", "client-id", "status"}
-        assert reply.content.keys() == {"metrics", step}
+        names = {SUMMED_NUMBERS} if step in {KEYS, SUM} else set()
+        assert reply.content.keys() == {"metrics", step, *names}
+
+
+def leave_out(
+    monkeypatch: pytest.MonkeyPatch, holders: Collection[int], *, expected: bool
+) -> list[Vector]:
+    """Let only some clients have a test loss; return the list of sums that the server unmasks.
+
+    With ``expected`` their nodes know it before the evaluation.
+    """
+    evaluate, find = FederatedClient.evaluate_task, FederatedClient.find_summed_fields
+    totals: list[Vector] = []
+
+    def evaluate_task(self: FederatedClient, received: Any, task: EvaluateTask) -> EvaluateResult:
+        result = evaluate(self, received, task)
+        return result if result.client in holders else replace(result, test_loss=np.nan)
+
+    def find_fields(self: FederatedClient) -> frozenset[str]:
+        lacks = expected and self.client_id not in holders
+        return find(self).difference(["test_loss"] if lacks else [])
+
+    def decode(total: Vector, *args: Any) -> Any:
+        totals.append(total)
+        return decode_evaluations(total, *args)
+
+    monkeypatch.setattr(FederatedClient, "evaluate_task", evaluate_task)
+    monkeypatch.setattr(FederatedClient, "find_summed_fields", find_fields)
+    monkeypatch.setattr(masked_evaluation, "decode_evaluations", decode)
+    return totals
+
+
+@pytest.mark.parametrize("nodes", [4, NUM_CLIENTS])
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_a_number_of_one_or_two_nodes_does_not_reach_the_server(
+    monkeypatch: pytest.MonkeyPatch, nodes: int, count: int
+) -> None:
+    """All other sums keep their bits; clients 0 and 4 share the first of four nodes."""
+    holders = [k for k in range(NUM_CLIENTS) if k % nodes < count]
+    plain = leave_out(monkeypatch, range(NUM_CLIENTS), expected=True)
+    RecordedRun(nodes, rounds=1, **MASKS)
+    monkeypatch.undo()
+    totals = leave_out(monkeypatch, holders, expected=True)
+    run = RecordedRun(nodes, rounds=1, **MASKS)
+    sums = run.strategy.step_result.sums
+    assert sums is not None
+    assert sums.counts["test_loss"] == (len(holders) if count == 3 else 0)
+    assert np.isnan(sums.means["test_loss"]) == (count < 3)
+    column = SUMMED_FIELDS.index("test_loss")
+    found, expected = totals[0].reshape(3, -1), plain[0].reshape(3, -1)
+    assert found[:, column].any() == (count == 3)
+    others = np.arange(len(SUMMED_FIELDS)) != column
+    assert found[:, others].tobytes() == expected[:, others].tobytes()
+    assert found[:, others].any()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_a_number_that_few_turn_out_to_have_keeps_its_masks(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, count: int
+) -> None:
+    """As a loss that is not finite; the shares that would remove the masks are not asked for."""
+    totals = leave_out(monkeypatch, range(count), expected=False)
+    with caplog.at_level("WARNING", "flwr"):
+        run = RecordedRun(NUM_CLIENTS, rounds=1, **MASKS)
+    is_asked = any(UNMASK in message.content for message, _ in run.grid.evaluated)
+    assert is_asked == bool(totals) == (run.strategy.step_result.sums is not None)
+    assert is_asked == (count not in {1, 2})
+    assert ("fewer turned out to have test_loss" in caplog.text) == (count in {1, 2})
+
+
+def test_a_lost_node_leaves_a_number_to_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had said with its keys that it has the number."""
+    totals = leave_out(monkeypatch, (0, 1, 2), expected=True)
+    run = RecordedRun(NUM_CLIENTS, rounds=1, **MASKS)
+    assert len(totals) == 1
+    fail("silent", f"evaluation {SUM}", run, (2,))
+    run.play(2)
+    assert run.strategy.step_result.sums is None
+    assert len(totals) == 1
 
 
 def test_the_objective_of_the_same_model_stays() -> None:
@@ -521,7 +604,7 @@ def test_nodes_that_fail_in_a_step_of_an_evaluation(step: str, nodes: tuple[int,
     assert run.strategy.step_result.report.rejection_reason is None
 
 
-@pytest.mark.parametrize("change", ["of another", "in the clear", "huge"])
+@pytest.mark.parametrize("change", ["of another", "in the clear", "without names", "huge"])
 def test_a_hostile_node_in_an_evaluation(change: str) -> None:
     """What is no masked vector is left out; a vector of any numbers takes the means with it."""
     run = RecordedRun(NUM_CLIENTS, rounds=1, population=ALL, **MASKS)
@@ -531,6 +614,9 @@ def test_a_hostile_node_in_an_evaluation(change: str) -> None:
             return reply
         if change == "in the clear":
             return replace_content(reply, {k: v for k, v in reply.content.items() if k != SUM})
+        if change == "without names":
+            records = {k: v for k, v in reply.content.items() if k != SUMMED_NUMBERS}
+            return replace_content(reply, records)
         vector = decode_masked_vector(reply.content)
         assert vector is not None
         values = vector.values[:-1] if change == "of another" else vector.values + np.uint64(2**60)

@@ -4,7 +4,8 @@ Each of ``SUMMED_FIELDS`` is weighted by the client's training data, as in the m
 records; see ``fedquorum.server.number_sum``.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -37,11 +38,37 @@ def encode_evaluations(results: Sequence[EvaluateResult], num_terms: int) -> Vec
     return total.reshape(-1)
 
 
+def find_fields(vector: Vector) -> frozenset[str]:
+    """Return the fields to whose sum a node's vector adds anything but to the count."""
+    weighted, weight, _ = vector.reshape(3, -1)
+    has_sum = ((weighted != 0) | (weight != 0)).tolist()
+    return frozenset(name for name, has in zip(SUMMED_FIELDS, has_sum, strict=True) if has)
+
+
+def select_fields(vector: Vector, fields: Collection[str]) -> Vector:
+    """Return a node's vector with zeros for all other fields."""
+    is_asked = np.array([name in fields for name in SUMMED_FIELDS])
+    return (vector.reshape(3, -1) * is_asked.astype(np.uint64)).reshape(-1)
+
+
+def find_rare_fields(fields: Iterable[Collection[str]]) -> tuple[str, ...]:
+    """Return the fields of fewer than ``MIN_NODES`` nodes, but of one at least.
+
+    A sum over one node is that node's number, and of two each could tell the other's.
+
+    Parameters
+    ----------
+    fields : iterable of collection of str
+        The fields of each node.
+    """
+    counts = Counter(name for one in fields for name in one)
+    return tuple(name for name in SUMMED_FIELDS if 0 < counts[name] < MIN_NODES)
+
+
 def decode_evaluations(total: Vector, num_clients: int, metric: str) -> EvaluationSums:
     """Return the means over the clients in a sum.
 
-    ``metric`` is the clients' metric beside loss and accuracy. A mean over fewer than ``MIN_NODES``
-    clients is left out: with two, each could tell the other's.
+    ``metric`` is the clients' metric beside loss and accuracy.
 
     Raises
     ------
@@ -61,9 +88,6 @@ def decode_evaluations(total: Vector, num_clients: int, metric: str) -> Evaluati
             raise ArithmeticError(f"{name} of {count} clients cannot be {mean:g}")
     return EvaluationSums(
         num_clients,
-        {
-            name: mean if count >= MIN_NODES else np.nan
-            for name, mean, count in zip(SUMMED_FIELDS, means, counts, strict=True)
-        },
+        dict(zip(SUMMED_FIELDS, means, strict=True)),
         dict(zip(SUMMED_FIELDS, counts, strict=True)),
     )

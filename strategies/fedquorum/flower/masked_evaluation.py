@@ -4,6 +4,10 @@ As in a round of training, four exchanges add up the nodes' vectors; these have 
 and accuracies, each weighted by the client's training data (``fedquorum.server.number_sum``). A
 model is evaluated once, by one set of clients: the sums of two sets would tell the numbers of a
 client that is in one of them.
+
+A number is in the sum only if at least ``MIN_NODES`` nodes have it. Each node says with its keys
+which numbers it expects to have, and with its vector which ones it has. If a number that was asked
+for turns out to be of fewer nodes, as one is not finite or a node was lost, the masks stay.
 """
 
 from collections.abc import Sequence
@@ -11,13 +15,17 @@ from collections.abc import Sequence
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.serverapp import Grid
 
-from ..rules.decisions import EvaluationSums
+from ..errors import ProtocolError
+from ..rules.decisions import SUMMED_FIELDS, EvaluationSums
+from ..sanitize import MAX_REASON_LENGTH, sanitize
 from ..server.virtual_clock import NO_REPLY_REASON
 from .codec import EvaluateRequest, EvaluateResult, Status
-from .evaluation_sums import NUM_INTEGERS, decode_evaluations
+from .codec.secure import decode_summed_fields
+from .evaluation_sums import NUM_INTEGERS, decode_evaluations, find_rare_fields
 from .masked_round import MaskedRound
 from .secure.errors import ProtocolViolationError, SecureSumError
 from .secure.messages import MaskedVector
+from .secure.plan import MIN_NODES
 from .session import NodeSession, ReplyResults
 
 NO_MASK_REASON = "its node did not send the masked sums that the server requires"
@@ -44,6 +52,7 @@ def build_evaluate_contents(
     masks: MaskedRound, session: NodeSession, arrays: ArrayRecord, num_terms: int
 ) -> dict[int, RecordDict]:
     """Return the content of the message to each node that masks its sum."""
+    asked = choose_summed_fields(masks)
     return {
         node: session.communication.build_evaluate_content(
             arrays,
@@ -54,10 +63,17 @@ def build_evaluate_contents(
                 test=(True,) * len(clients),
                 masking=masks.requests[node],
                 num_terms=num_terms,
+                summed_fields=asked,
             ),
         )
         for node, clients in masks.clients_by_node.items()
     }
+
+
+def choose_summed_fields(masks: MaskedRound) -> frozenset[str]:
+    """Return the numbers to add up over the nodes that are asked for their sums."""
+    rare = find_rare_fields(masks.fields_by_node[node] for node in masks.requests)
+    return frozenset(SUMMED_FIELDS).difference(rare)
 
 
 def close_masked_evaluation(
@@ -68,14 +84,18 @@ def close_masked_evaluation(
     Why a client is not in the sums is logged.
     """
     problems = {k: one.reason or one.status for k, one in masks.outcomes.items()}
-    num_clients = 0
+    num_clients, fields_by_node = 0, dict[int, frozenset[str]]()
     for node, clients in masks.clients_by_node.items():
-        left_out = _receive_vector(masks, node, clients, results)
+        left_out = _receive_vector(masks, node, clients, results, fields_by_node)
         num_clients += len(clients) - len(left_out)
         problems |= left_out
     for client, reason in sorted(problems.items()):
         session.log_evaluation_problem(client, reason)
+    asked = choose_summed_fields(masks)
+    rare = [name for name in find_rare_fields(fields_by_node.values()) if name in asked]
     problem = masks.problem
+    if rare and problem is None:
+        problem = f"a sum needs {MIN_NODES} nodes, and fewer turned out to have {', '.join(rare)}"
     if problem is None:
         try:
             total = masks.compute_total(session.log_evaluation_problem)
@@ -87,9 +107,45 @@ def close_masked_evaluation(
 
 
 def _receive_vector(
-    masks: MaskedRound, node: int, clients: Sequence[int], results: ReplyResults[EvaluateResult]
+    masks: MaskedRound,
+    node: int,
+    clients: Sequence[int],
+    results: ReplyResults[EvaluateResult],
+    fields_by_node: dict[int, frozenset[str]],
 ) -> dict[int, str]:
-    """Add a node's vector to the sum; return the clients that are not in it, with the reasons."""
+    """Add a node's vector to the sum, and its numbers' names to ``fields_by_node``.
+
+    Returns
+    -------
+    dict of int to str
+        The clients that are not in the sum, with the reasons.
+    """
+    problems = _find_client_problems(clients, results)
+    node_sum = results.node_sums.get(node)
+    summed = () if node_sum is None else node_sum.clients
+    # Nothing can be taken out of a masked vector: one bad client spoils it for the others.
+    problem = next((problems[k] for k in summed if k in problems), None)
+    if node_sum is None:
+        problem = NO_MASK_REASON
+    elif problem is None and summed:
+        assert isinstance(node_sum.updates, MaskedVector)
+        try:
+            fields = decode_summed_fields(results.contents[summed[0]])
+        except ProtocolError as error:
+            problem = sanitize(error, MAX_REASON_LENGTH)
+        else:
+            problem = masks.receive_vector(node, node_sum.updates)
+            if problem is None:
+                fields_by_node[node] = fields
+    if problem is not None:
+        problems = {client: problems.get(client, problem) for client in clients}
+    return problems
+
+
+def _find_client_problems(
+    clients: Sequence[int], results: ReplyResults[EvaluateResult]
+) -> dict[int, str]:
+    """Return why some of a node's clients were not evaluated."""
     problems = {}
     for client in clients:
         result = results.by_client.get(client)
@@ -99,15 +155,4 @@ def _receive_vector(
             problems[client] = NO_REPLY_REASON
         elif result.status is not Status.DONE:
             problems[client] = result.reason or result.status.name.lower()
-    node_sum = results.node_sums.get(node)
-    summed = () if node_sum is None else node_sum.clients
-    # Nothing can be taken out of a masked vector: one bad client spoils it for the others.
-    problem = next((problems[k] for k in summed if k in problems), None)
-    if node_sum is None:
-        problem = NO_MASK_REASON
-    elif problem is None and summed:
-        assert isinstance(node_sum.updates, MaskedVector)
-        problem = masks.receive_vector(node, node_sum.updates)
-    if problem is not None:
-        problems = {client: problems.get(client, problem) for client in clients}
     return problems

@@ -27,6 +27,7 @@ from .codec.secure import (
     Records,
     decode_keys,
     decode_shares,
+    decode_summed_fields,
     decode_unmask_shares,
     encode_keys_request,
     encode_share_request,
@@ -71,6 +72,8 @@ class MaskedRound:
         Why the round has no sum.
     of_evaluation : bool
         Whether the vectors are of an evaluation instead of training.
+    fields_by_node : dict of int to frozenset of str
+        The numbers of an evaluation that each node that sent keys expects to have.
     started : float
         When the round started, by the monotonic clock.
     """
@@ -85,6 +88,7 @@ class MaskedRound:
     outcomes: dict[int, ClientOutcome] = field(default_factory=dict)
     problem: str | None = None
     of_evaluation: bool = False
+    fields_by_node: dict[int, frozenset[str]] = field(default_factory=dict)
     started: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -153,7 +157,9 @@ class MaskedRound:
         """Ask all nodes for keys: who has no available client, or no masks, is not asked again."""
 
         def receive(node: int, content: RecordDict) -> None:
+            fields = decode_summed_fields(content) if self.of_evaluation else frozenset()
             secure_sum.receive_keys(node, decode_keys(content))
+            self.fields_by_node[node] = fields
 
         requests = {node: encode_keys_request() for node in self.clients_by_node}
         self._play("keys", requests, receive, lambda nodes: len(nodes) >= low)

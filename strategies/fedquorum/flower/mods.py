@@ -1,6 +1,6 @@
 """Flower mods for any ClientApp: simulate unavailable and slow clients, and mask sums."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +12,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from ..client.availability.processes import AvailabilityProcess, ProcessState, compute_process_state
 from ..client.latency import LatencyModel
 from ..errors import ProtocolError
+from ..rules.decisions import SUMMED_FIELDS
 from ..sanitize import MAX_REASON_LENGTH, sanitize
 from ..server.fixed_bins import FixedBins
 from .codec import (
@@ -45,18 +46,20 @@ from .codec.secure import (
     Records,
     decode_share_request,
     decode_state,
+    decode_summed_fields,
     decode_unmask_request,
     decode_vector_request,
     encode_keys,
     encode_masked_vector,
     encode_shares,
     encode_state,
+    encode_summed_fields,
     encode_unmask_shares,
     encode_used_state,
     find_step,
     is_masked_round,
 )
-from .evaluation_sums import encode_evaluations
+from .evaluation_sums import encode_evaluations, find_fields, select_fields
 from .secure.errors import ProtocolViolationError
 from .secure.keys import RoundId
 from .secure.node import NodeState, make_keys, make_shares, mask_vector, unmask
@@ -263,7 +266,9 @@ class SecureSumMod:
     the first, second and fourth one itself. For the third it calls the ClientApp, and replaces the
     sum in the reply by a masked one. It must be the last of the mods, next to the app. An
     evaluation has the same messages, of which the third one is of type evaluate; the masked sums
-    are those of the clients' losses and accuracies.
+    are those of the clients' losses and accuracies. Each reply with keys names the numbers that the
+    node expects to have, and each reply with a vector those that it has: the server asks only for
+    numbers of enough nodes, and all others are 0 in the vector.
 
     Of each client only its status leaves the node, and its amount of data where the weights need
     it: the ClientApp's losses, metrics and further records do not. The number of clients whose
@@ -274,7 +279,15 @@ class SecureSumMod:
 
     The secrets of a round are in ``context.state``, because another process may handle the next
     message. They are deleted with the last answer, with a failure, or when keys are asked for anew.
+
+    Parameters
+    ----------
+    find_fields : callable, optional
+        Takes the message that asks for keys for an evaluation, and the context, and returns which
+        of ``SUMMED_FIELDS`` the node's clients may report; by default all.
     """
+
+    find_fields: Callable[[Message, Context], Collection[str]] | None = None
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer one message."""
@@ -309,7 +322,11 @@ class SecureSumMod:
         if step == MASK_KEYS:
             state, keys = make_keys(context.node_id, round_id)
             context.state.update(encode_state(state))
-            return encode_keys(keys)
+            if not is_of_evaluation(message.content):
+                return encode_keys(keys)
+            find = self.find_fields
+            fields = SUMMED_FIELDS if find is None else find(message, context)
+            return encode_keys(keys) | encode_summed_fields(fields)
         state = _take_state(context, round_id)
         if step == MASK_SHARES:
             state, shares = make_shares(state, decode_share_request(message.content))
@@ -364,6 +381,7 @@ class SecureSumMod:
         """Let the ClientApp evaluate, and mask the sums of its clients' metrics."""
         state = _take_state(context, round_id)
         request = decode_vector_request(message.content)
+        asked = decode_summed_fields(message.content)
         reply = call_next(message, context)
         if reply.has_error():
             return reply
@@ -377,9 +395,9 @@ class SecureSumMod:
         evaluated = [result for result in results if result.status is Status.DONE]
         if evaluated:
             vector = encode_evaluations(evaluated, find_num_terms(message.content))
-            state, masked = mask_vector(state, request, vector)
+            state, masked = mask_vector(state, request, select_fields(vector, asked))
             context.state.update(encode_state(state))
-            content.update(encode_masked_vector(masked))
+            content.update(encode_masked_vector(masked) | encode_summed_fields(find_fields(vector)))
         reply.content = content
         return reply
 

@@ -295,10 +295,10 @@ class EvaluationSums:
         The number of clients.
     means : mapping of str to float
         By ``SUMMED_FIELDS``, the mean weighted by the clients' training data; NaN if too few
-        clients have the number.
+        nodes have the number.
     counts : mapping of str to int
-        The number of clients in each mean; the others have no such number, or one that is not
-        finite or too large.
+        The number of clients in each mean, 0 if too few nodes have the number. The others have no
+        such number, or one that is not finite or too large.
     """
 
     evaluated: int

@@ -21,6 +21,7 @@ from fedquorum.flower.secure.messages import (
     VectorRequest,
 )
 from fedquorum.flower.secure.node import make_keys, make_shares
+from fedquorum.rules.decisions import SUMMED_FIELDS
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 
@@ -88,6 +89,32 @@ def test_a_message_arrives_as_it_was_sent(name: str) -> None:
     """With node ids of 64 bits and empty lists."""
     message, encode, decode = MESSAGES[name]
     assert decode(send_over_wire(RecordDict({**encode(message)}))) == message
+
+
+@pytest.mark.parametrize("fields", [(), ("loss", "test_accuracy"), SUMMED_FIELDS])
+def test_names_of_numbers_arrive_as_they_were_sent(fields: tuple[str, ...]) -> None:
+    """Also none."""
+    content = send_over_wire(RecordDict({**codec.encode_summed_fields(fields)}))
+    assert codec.decode_summed_fields(content) == frozenset(fields)
+
+
+@pytest.mark.parametrize(
+    ("record", "problem"),
+    [
+        (None, "the record 'summed-numbers' is missing"),
+        ({}, "'names' is missing in 'summed-numbers'"),
+        ({"names": ["loss"], "more": 1}, "'summed-numbers' has fields that nobody reads"),
+        ({"names": "loss"}, "'names' in 'summed-numbers' must be a list of loss, accuracy, test-"),
+        ({"names": ["test_loss"]}, "each once"),
+        ({"names": [1]}, "each once"),
+        ({"names": ["loss", "loss"]}, "each once"),
+    ],
+)
+def test_damaged_names_of_numbers_are_refused(record: Any, problem: str) -> None:
+    """Missing, of another type, unknown, or twice."""
+    content = RecordDict({} if record is None else {"summed-numbers": ConfigRecord(record)})
+    with pytest.raises(ProtocolError, match=problem):
+        codec.decode_summed_fields(content)
 
 
 def test_a_masked_vector_arrives_as_it_was_sent() -> None:

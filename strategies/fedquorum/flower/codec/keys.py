@@ -19,6 +19,7 @@ MASK_SHARES = "mask-shares"
 MASKED_SUM = "masked-sum"
 UNMASK = "unmask-sum"
 SECURE_SUM_STEPS = (MASK_KEYS, MASK_SHARES, MASKED_SUM, UNMASK)
+SUMMED_NUMBERS = "summed-numbers"  # of an evaluation: what a node has, or what it is to mask
 MASK_STATE = "mask-state"  # never sent: what a node keeps between two of them
 
 # In requests and in replies.

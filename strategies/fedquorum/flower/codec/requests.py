@@ -44,7 +44,7 @@ from .keys import (
     TEST_SPLIT,
     TRAIN_SPLIT,
 )
-from .secure import encode_vector_request
+from .secure import encode_summed_fields, encode_vector_request
 from .version import PROTOCOL_VERSION, check_request
 
 MISSING_OBJECTIVE = Objective(math.nan, math.nan)
@@ -92,7 +92,8 @@ class EvaluateRequest:
     """A node's evaluate request; ``train`` and ``test`` have an entry for each client.
 
     With ``finetune_epochs`` each client first trains the model for that many epochs. ``masking``
-    has the shares for this node if it masks its sum, over ``num_terms`` clients on all nodes.
+    has the shares for this node if it masks its sum, over ``num_terms`` clients on all nodes, and
+    ``summed_fields`` the numbers in that sum.
     """
 
     server_round: int
@@ -102,6 +103,7 @@ class EvaluateRequest:
     finetune_epochs: int = 0
     masking: VectorRequest | None = None
     num_terms: int = 1
+    summed_fields: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -280,6 +282,7 @@ def encode_evaluate_request(arrays: ArrayRecord, request: EvaluateRequest) -> Re
     if request.masking is not None:
         config[NUM_TERMS] = request.num_terms
         records |= encode_vector_request(request.masking)
+        records |= encode_summed_fields(request.summed_fields)
     return RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(config), **records})
 
 

@@ -4,13 +4,14 @@ Every decoder is strict: a record with a field that is missing, of another type 
 node twice is refused, and the error names the field.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from ...errors import ProtocolError
+from ...rules.decisions import SUMMED_FIELDS
 from ..secure.keys import HASH_BYTES, KEY_BYTES, NONCE_BYTES, SECRET_BYTES, RoundId
 from ..secure.messages import (
     MaskedVector,
@@ -24,6 +25,7 @@ from ..secure.messages import (
 from ..secure.node import NodeState
 from .arrays import encode_arrays, select_records, view_arrays
 from .keys import (
+    EVALUATE_METRICS,
     HOLDER,
     LOST_NODE,
     LOST_SHARES,
@@ -34,6 +36,7 @@ from .keys import (
     MASK_STATE,
     MASKED_SUM,
     MASKING_NODE,
+    NAMES,
     OWN_HASH,
     OWN_HASHES,
     OWN_SHARES,
@@ -43,6 +46,7 @@ from .keys import (
     SECRETS,
     SECURE_SUM_STEPS,
     SHARE_KEY,
+    SUMMED_NUMBERS,
     SURVIVOR,
     THRESHOLD,
     UNMASK,
@@ -199,6 +203,24 @@ def decode_masked_vector(content: RecordDict) -> MaskedVector | None:
     return MaskedVector(values)
 
 
+# --- the numbers of an evaluation ----------------------------------------------------------------
+
+
+def encode_summed_fields(fields: Collection[str]) -> Records:
+    """Return the names of some of ``SUMMED_FIELDS``, which say nothing of their values."""
+    names = [EVALUATE_METRICS[name] for name in SUMMED_FIELDS if name in fields]
+    return {SUMMED_NUMBERS: ConfigRecord({NAMES: names})}
+
+
+def decode_summed_fields(content: RecordDict) -> frozenset[str]:
+    """Return the fields that a message of an evaluation names."""
+    names = _Fields(content, SUMMED_NUMBERS, (NAMES,)).read_names(NAMES, _SUMMED_KEYS)
+    return frozenset(name for name in SUMMED_FIELDS if EVALUATE_METRICS[name] in names)
+
+
+_SUMMED_KEYS = tuple(EVALUATE_METRICS[name] for name in SUMMED_FIELDS)
+
+
 # --- 4. unmask ---------------------------------------------------------------------------------
 
 
@@ -341,6 +363,13 @@ class _Fields:
         if len({*values}) < len(values):
             raise self._build_error(key, "a list with each node once")
         return values
+
+    def read_names(self, key: str, allowed: Collection[str]) -> list[str]:
+        values = self._values[key]
+        right = isinstance(values, list) and all(value in allowed for value in values)
+        if not right or len({*values}) < len(values):
+            raise self._build_error(key, f"a list of {', '.join(allowed)}, each once")
+        return list(values)
 
     def read_by_node(self, nodes_key: str, key: str, size: int) -> dict[int, bytes]:
         nodes = self.read_nodes(nodes_key)
