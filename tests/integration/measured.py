@@ -3,7 +3,7 @@
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -148,12 +148,14 @@ def split_blocks(samples: Sequence[Sample], count: int) -> list[Block]:
 
 
 def compare_first_and_last(
-    found: Sequence[Block], value: Callable[[Block], float]
+    found: Sequence[Block],
+    value: Callable[[Block], float],
+    summarize: Callable[[Iterable[float]], float] = median,
 ) -> tuple[float, float]:
-    """Return the median of a value over the first blocks and over the last, a third of them each.
+    """Return a summary of a value over the first blocks and over the last, a third of them each.
 
     The first block is left out, since a run imports and creates things in it.
     """
     third = max(1, (len(found) - 1) // 3)
     early, late = found[1 : 1 + third], found[-third:]
-    return median(map(value, early)), median(map(value, late))
+    return summarize(map(value, early)), summarize(map(value, late))
