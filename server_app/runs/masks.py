@@ -50,7 +50,7 @@ def summarize_masks(
             f"secure_aggregation must be none with fewer than {MIN_NODES} clients, got {name} and "
             f"{num_clients}"
         )
-    if settings.evaluation.clients == "priority":
+    if settings.evaluation.clients == "priority" and settings.evaluation.every is not None:
         hosts = {k if num_nodes is None else k % num_nodes for k in population.priority}
         if len(hosts) < MIN_NODES:
             raise SettingsError(
