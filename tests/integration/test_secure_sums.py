@@ -31,7 +31,7 @@ WORDS = (
     *(f"data.num_clients={len(CLIENTS)}", "data.priority=[0]", "strategy=fedau", "rounds=3"),
     *("evaluation.every=null", "evaluation.clients=priority"),
 )
-QUORUM = ("engine.quorum=4", "engine.grace_seconds=10", "engine.round_timeout=120")
+QUORUM = ("engine.quorum=4", "engine.grace_seconds=15", "engine.round_timeout=200")
 DEATHS = {3: "keys 2", 4: "shares 2", 5: "train 2", 6: "unmask 2"}
 """The exchange after which a node is killed."""
 LOST = (3, 4)
