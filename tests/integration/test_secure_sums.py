@@ -14,7 +14,6 @@ from fedquorum.flower.codec import decode_partial_sum, decode_sum_bins
 from fedquorum.rules.round import NOT_UNMASKED
 from fedquorum.server.fixed_bins import FixedBins
 from flwr.app import Message
-from scipy.stats import chisquare
 
 from server_app.engines.in_process import InProcessGrid
 from tests.builders_runs import MASKS, read_rows, run_here, sum_as_with_masks
@@ -72,6 +71,8 @@ def find_server_app(made: Deployment) -> int:
 
 def compute_p_value(data: bytes) -> float:
     """Return the p-value of the bytes under a uniform distribution."""
+    from scipy.stats import chisquare
+
     counts = np.bincount(np.frombuffer(data, np.uint8), minlength=256)
     return float(chisquare(counts).pvalue)
 

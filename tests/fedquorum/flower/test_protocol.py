@@ -425,7 +425,7 @@ def test_flowers_privacy_wraps_the_strategies(name: str) -> None:
 def test_the_code_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The code blocks of docs/drop-in.md run as they stand."""
     blocks = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
-    line, late, keyed, query, recorded, resumed, _mod, wrapper, protocol = blocks
+    line, late, masked, mods, keyed, query, recorded, resumed, _mod, wrapper, protocol = blocks
     app = make_standard_app(lambda k: {"num-examples": 10, "train_loss": 1.0})
     exec(  # noqa: S102 - our own guide
         query, {**{m.__name__: m for m in (Message, Context, MetricRecord, RecordDict)}, "app": app}
@@ -443,6 +443,9 @@ def test_the_code_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert asked == ["node-order", "query"]
     exec(late, names)  # noqa: S102 - our own guide
     assert names["strategy"].communication.late_updates is not None
+    exec(masked, names)  # noqa: S102 - our own guide
+    assert names["strategy"].communication.secure_aggregation is not None
+    exec(mods, names | {"ClientApp": ClientApp})  # noqa: S102 - our own guide
     exec(keyed, names)  # noqa: S102 - our own guide
     assert names["strategy"].communication.client_ids_from == "key"
     exec(protocol, names)  # noqa: S102 - our own guide

@@ -37,6 +37,7 @@ class FakeStrategy:
             traffic=SimpleNamespace(bytes_down=10 * number, bytes_up=20 * number),
             state_bytes=0,
             some_busy=False,
+            sums=None,
         )
 
 
