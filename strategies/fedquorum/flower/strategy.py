@@ -85,7 +85,7 @@ from .session import NodeSession, Traffic
 from .waiting_grid import Arrival, WaitingGrid, is_flower_grid
 
 EVALUATED = "evaluated"
-"""The array of the state that says if clients evaluated the model of the last round, by masks."""
+"""The array of the state with the hash of the last model that was evaluated by masked sums."""
 
 
 @dataclass(frozen=True)
