@@ -19,6 +19,7 @@ from fedquorum.records.round_record import (
     RoundRecord,
     format_coverage,
 )
+from fedquorum.report.names import NOT_WITH_MASKS
 from fedquorum.report.terminal import format_time_left
 from fedquorum.rules.description import Goal
 from fedquorum.rules.metrics import AVERAGE_PRECISION, METRICS, get_metric
@@ -397,7 +398,7 @@ def _add_test_rows(
         name = "  always guessing the largest class"
         table.add_row(name, *(spec.format_metric("accuracy", one) for one in constants))
     if spec.has_masks:
-        table.add_row("  single clients", *("not with masks" for _ in tested))
+        table.add_row("  single clients", *(NOT_WITH_MASKS for _ in tested))
     for key, name in () if spec.has_masks else spec.statistics:
         cells = (spec.format_metric(key, values.get(key)) for values in tested)
         table.add_row(f"  {name}", *cells)

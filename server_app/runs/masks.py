@@ -1,6 +1,6 @@
 """Refuse masks with too few nodes before a run, and say what they need."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from fedquorum import NativeProtocol, Population
@@ -51,11 +51,11 @@ def summarize_masks(
             f"{num_clients}"
         )
     if settings.evaluation.clients == "priority" and settings.evaluation.every is not None:
-        hosts = {k if num_nodes is None else k % num_nodes for k in population.priority}
-        if len(hosts) < MIN_NODES:
+        num_hosts = _count_hosts(population.priority, num_nodes)
+        if num_hosts < MIN_NODES:
             raise SettingsError(
                 f"evaluation.clients must be all with secure_aggregation={name} (the priority "
-                f"clients are on {len(hosts)} nodes, and a sum needs {MIN_NODES}), got priority"
+                f"clients are on {num_hosts} nodes, and a sum needs {MIN_NODES}), got priority"
             )
     error = _find_small_round(rules, population, num_nodes, f"secure_aggregation={name}")
     if error is not None:
@@ -64,9 +64,14 @@ def summarize_masks(
         return None
     quorum = Quorum(engine.quorum, engine.quorum_clients)
     protocol = NativeProtocol(quorum=quorum, secure_aggregation=secure_aggregation)
-    hosts = {client % num_nodes for client in population.clients}
     with name_settings():
-        return protocol.summarize_masks(rules, population, len(hosts))
+        num_hosts = _count_hosts(population.clients, num_nodes)
+        return protocol.summarize_masks(rules, population, num_hosts)
+
+
+def _count_hosts(clients: Iterable[int], num_nodes: int | None) -> int:
+    """Return the number of nodes that host these clients; each is a node if that is not known."""
+    return len({client if num_nodes is None else client % num_nodes for client in clients})
 
 
 def _find_small_round(
@@ -80,8 +85,7 @@ def _find_small_round(
         return ParameterError("fraction", allowed, selection.sampling.fraction)
     if not isinstance(selection, WarmUpSelection) or selection.num_warmup_rounds == 0:
         return None
-    hosts = {client if num_nodes is None else client % num_nodes for client in population.priority}
-    num_hosts = min(num_priority, len(hosts))
+    num_hosts = min(num_priority, _count_hosts(population.priority, num_nodes))
     if num_hosts >= MIN_NODES:
         return None
     given = selection.warmup_rounds

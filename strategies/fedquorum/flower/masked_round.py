@@ -118,9 +118,14 @@ class MaskedRound:
         of_evaluation : bool
             Whether the vectors are of an evaluation.
         """
-        clients_by_node = session.clients_by_node
-        masked = cls(session, grid, server_round, config, clients_by_node=clients_by_node)
-        masked.of_evaluation = of_evaluation
+        masked = cls(
+            session,
+            grid,
+            server_round,
+            config,
+            clients_by_node=session.clients_by_node,
+            of_evaluation=of_evaluation,
+        )
         nodes = [*masked.clients_by_node]
         if not nodes:
             return masked

@@ -61,7 +61,8 @@ from .codec.secure import (
 )
 from .evaluation_sums import encode_evaluations, find_fields, select_fields
 from .secure.errors import ProtocolViolationError
-from .secure.keys import RoundId
+from .secure.keys import RoundId, Vector
+from .secure.messages import VectorRequest
 from .secure.node import NodeState, make_keys, make_shares, mask_vector, unmask
 from .standard_app_mod import StandardAppMod
 from .validation import HOLDS_UP_TO, NO_CLIP_INDICATOR, find_sum_problem
@@ -369,9 +370,7 @@ class SecureSumMod:
             num_unclipped = _count_unclipped(message.content, trained)
             integers = bins.to_integers(sums).reshape(-1)
             vector = np.concatenate([integers, np.array([num_unclipped], np.uint64)])
-            state, masked = mask_vector(state, request, vector)
-            context.state.update(encode_state(state))
-            content.update(encode_masked_vector(masked))
+            content.update(_mask_vector(context, state, request, vector))
         reply.content = content
         return reply
 
@@ -395,11 +394,19 @@ class SecureSumMod:
         evaluated = [result for result in results if result.status is Status.DONE]
         if evaluated:
             vector = encode_evaluations(evaluated, find_num_terms(message.content))
-            state, masked = mask_vector(state, request, select_fields(vector, asked))
-            context.state.update(encode_state(state))
-            content.update(encode_masked_vector(masked) | encode_summed_fields(find_fields(vector)))
+            content.update(_mask_vector(context, state, request, select_fields(vector, asked)))
+            content.update(encode_summed_fields(find_fields(vector)))
         reply.content = content
         return reply
+
+
+def _mask_vector(
+    context: Context, state: NodeState, request: VectorRequest, vector: Vector
+) -> Records:
+    """Return the record of a node's masked vector, and keep what is left of its secrets."""
+    state, masked = mask_vector(state, request, vector)
+    context.state.update(encode_state(state))
+    return encode_masked_vector(masked)
 
 
 def _encode_failures(kind: str, clients: Sequence[int], reason: str) -> RecordDict:

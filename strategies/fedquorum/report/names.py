@@ -37,6 +37,9 @@ HALF = 0.5
 MIN_DIGITS, MAX_DIGITS = 3, 17
 """Significant digits of a value: the usual number, and one that distinguishes any two values."""
 
+NOT_WITH_MASKS = "not with masks"
+"""In the place of results of single clients, which only their nodes know."""
+
 
 def method_title(strategy: str) -> str:
     """Return a strategy's title, such as "FedALIGN"."""

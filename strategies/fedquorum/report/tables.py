@@ -29,7 +29,7 @@ from .final_metrics import (
     list_evaluated_groups,
 )
 from .methods import is_baseline
-from .names import method_title
+from .names import NOT_WITH_MASKS, method_title
 from .seed_groups import (
     MAX_VALUE_LENGTH,
     Group,
@@ -62,8 +62,6 @@ UNCOMPARED_SETTINGS = (*DATA_LOCATION_KEYS, "evaluation.requirement")
 
 
 MISSING = "-"
-NOT_WITH_MASKS = "not with masks"
-"""In the place of a spread over clients whose results only their nodes know."""
 
 SPREADS = ("average", "worst", "best", "worst10", "best10", "std", "gini", "jain")
 """The cell of a number that the records lack."""
