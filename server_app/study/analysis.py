@@ -138,6 +138,7 @@ def build_study_result(
         data_summary=data_summary,
         draws=draws,
         unknown_rows=resampled.problem,
+        has_rivals=rivals is not None,
     )
     return StudyResult(
         goal=study.goal_kind.value,
@@ -255,6 +256,7 @@ def _collect_caveats(
     data_summary: Mapping[str, Any],
     draws: SeedDraws,
     unknown_rows: str,
+    has_rivals: bool,
 ) -> tuple[str, ...]:
     """Collect the caveats of the result, those that may overturn it first."""
     results = [
@@ -279,7 +281,12 @@ def _collect_caveats(
         *find_comparison_caveats(results, comparison.metric, min_effect, draws, unknown_rows),
         *(() if data is None else find_data_caveats(data[1], comparison.metric, names)),
         *_find_group_caveats(comparison, data, names),
-        *find_run_caveats(clients, comparison.metric, names),
+        *find_run_caveats(
+            clients,
+            comparison.metric,
+            names,
+            is_tuned=has_rivals or any(method.trials for method in results),
+        ),
         *find_tuning_caveats(results, ranges),
     )
 

@@ -207,7 +207,11 @@ def read_last_evaluations(run: Run, metric: str) -> tuple[LastEvaluation, ...]:
 
 
 def find_run_caveats(
-    clients: Sequence[LastEvaluation], metric: str, names: ClientNames = NO_NAMES
+    clients: Sequence[LastEvaluation],
+    metric: str,
+    names: ClientNames = NO_NAMES,
+    *,
+    is_tuned: bool = True,
 ) -> tuple[str, ...]:
     """Find caveats in the clients' numbers of rows.
 
@@ -217,12 +221,14 @@ def find_run_caveats(
         All clients of one run.
     metric : str
     names : ClientNames
+    is_tuned : bool
+        Whether the validation rows chose any value.
     """
     found = (
         _describe_few_clients(clients, metric, names),
         _describe_few_test_rows(clients, metric, names),
         _describe_undefined_metric(clients, metric, names),
-        _describe_few_validation_rows(clients, names),
+        _describe_few_validation_rows(clients, names) if is_tuned else "",
     )
     return tuple(sentence for sentence in found if sentence)
 

@@ -15,7 +15,7 @@ from conf import Settings
 from conf.options import format_suggestion, options
 from server_app.study.settings import StudySettings
 
-FEDPROX = "fedprox"
+FEDPROX, FEDPROX_TITLE = "fedprox", "FedProx"
 SEARCHED_GROUPS = ("client", "strategy", "server_optimizer")
 """The groups of settings that a study tunes; learning rates come first."""
 
@@ -96,7 +96,9 @@ def _build_fedprox() -> StudyMethod:
 
 def _replace_title(phrase: str) -> str:
     """Return the phrase with the key of its strategy in place of the displayed title."""
-    titles = {entry.title: key for key, entry in NAMED_STRATEGIES.items()} | {"FedProx": FEDPROX}
+    titles = {entry.title: key for key, entry in NAMED_STRATEGIES.items()} | {
+        FEDPROX_TITLE: FEDPROX
+    }
     for title in sorted(titles, key=len, reverse=True):
         start, rest = phrase[: len(title)], phrase[len(title) :]
         if start.lower() == title.lower() and rest[:1] in {"", " "}:

@@ -12,6 +12,7 @@ from fedquorum.rules.description import Goal
 from fedquorum.rules.metrics import get_metric
 from fedquorum.sanitize import sanitize
 
+from server_app.study.methods import FEDPROX, FEDPROX_TITLE
 from server_app.study.paired_statistics import (
     DECIDING_PROBABILITY,
     MIN_SEEDS,
@@ -134,7 +135,7 @@ def get_unit(result: StudyResult) -> Unit:
 
 def format_method_name(name: str) -> str:
     """Return a method's display name."""
-    return sanitize(method_title(name))
+    return FEDPROX_TITLE if name == FEDPROX else sanitize(method_title(name))
 
 
 def format_question(result: StudyResult) -> str:

@@ -203,6 +203,7 @@ def test_few_validation_rows() -> None:
     assert "1 of 30 clients (2) has fewer than 10 validation rows" in caveat
     none = [replace(one, validation_rows=0) for one in MANY]
     assert find_run_caveats(none, "accuracy") == ()
+    assert find_run_caveats(FEW_VALIDATION_ROWS, "accuracy", is_tuned=False) == ()
 
 
 @pytest.mark.parametrize(
