@@ -41,6 +41,7 @@ from server_app.study.paired_statistics import (
 from server_app.study.result import BudgetUse, MethodResult, RivalComparison, StudyResult
 from server_app.study.rivals import Decide, can_have_rivals, compare_rivals, describe_epochs
 from server_app.study.row_weights import ResampledScores, resample_scores
+from server_app.study.score_steps import compute_score_step
 from server_app.study.scores import (
     compute_changed_fractions,
     find_round_reaching,
@@ -96,8 +97,15 @@ def build_study_result(
     draws = _find_seed_draws(comparison, data)
     decision, confidence = None, study.confidence
     guessing: tuple[float, ...] = ()
+    step = 0.0
     resampled = ResampledScores({}, "" if draws.draws_rows else "devices show no rows")
     if looks:
+        step = compute_score_step(
+            jobs.runner.directory / comparison.baseline.runs[0].folder,
+            comparison.score,
+            comparison.metric,
+            None if data is None else data[1],
+        )
         guessing = _score_guessing(comparison, jobs) if data is not None else ()
         if data is not None and not draws.draws_rows:
             resampled = resample_scores(
@@ -115,6 +123,7 @@ def build_study_result(
                 next_confidence=compute_next_confidence(looks, study.confidence, ratio),
                 guessing=[sign * score for score in guessing],
                 resampled=resampled.scores,
+                step=step,
             )
     rivals = None
     if study.personal and can_have_rivals(comparison):
@@ -126,6 +135,7 @@ def build_study_result(
                 min_effect,
                 confidence=confidence,
                 test_to_train=draws.correction,
+                step=step,
             )
 
         rivals = _compare_rivals(comparison, jobs, decide, min_effect, has_seeds=bool(looks))
@@ -154,7 +164,7 @@ def build_study_result(
         not_distinguished=()
         if decision is None
         else find_indistinguishable(
-            scores, decision, confidence, draws.correction, resampled.scores
+            scores, decision, confidence, draws.correction, resampled.scores, step=step
         ),
         min_effect=min_effect,
         confidence=confidence,

@@ -38,6 +38,12 @@ Bulletin 2 (1946)),
 An interval is never narrower than without v: more degrees of freedom might narrow it by more than v
 widens it. Rows trained on are given: the claim is about new test rows of models trained on these.
 
+**Steps.** An accuracy moves in steps of one test row. Seeds in which no row differs have s = 0, and
+an interval without width would be surer than any number of them allows. So s is at least that of
+J seeds of which one differs by the smallest step h of the score,
+
+    s >= h / sqrt(J).
+
 **Several methods.** The intervals of m methods hold simultaneously, by Bonferroni: each end
 excludes (1 - confidence) / (2 m).
 """
@@ -88,7 +94,7 @@ class PairedDifference:
     difference : float
         The mean of its score minus the baseline's, in the score's unit.
     deviation : float
-        The standard deviation of these differences, over n - 1.
+        The standard deviation of these differences, over n - 1, and at least ``step / sqrt(n)``.
     low, high : float
         The ends of the interval of ``difference``, simultaneous over all methods compared.
     ahead : int
@@ -159,6 +165,7 @@ def decide_best_method(
     next_confidence: float | None = None,
     guessing: Sequence[float] = (),
     resampled: Resampled = NOT_RESAMPLED,
+    step: float = 0.0,
 ) -> Decision:
     """Decide which method is best, from runs with the same seeds.
 
@@ -193,6 +200,8 @@ def decide_best_method(
     resampled : mapping of str to array
         For each method, and for ``GUESSING`` if it is known, the score (B,) with each of B sets of
         weights of the test rows, mean over the seeds; empty unless all seeds test the same rows.
+    step : float
+        h, the smallest change of a score that one test row can cause; 0 if there is none.
 
     Raises
     ------
@@ -202,12 +211,17 @@ def decide_best_method(
     """
     _validate_margin(min_effect)
     differences = compare_with_baseline(
-        scores, baseline, confidence=confidence, test_to_train=test_to_train, resampled=resampled
+        scores,
+        baseline,
+        confidence=confidence,
+        test_to_train=test_to_train,
+        resampled=resampled,
+        step=step,
     )
     seeds = len(scores[baseline])
     verdict = _select_verdict(differences, baseline, min_effect)
     if len(guessing) and not find_usable_methods(
-        scores, guessing, confidence, test_to_train, resampled
+        scores, guessing, confidence, test_to_train, resampled, step=step
     ):
         verdict = NO_USABLE_MODEL
     needed = None
@@ -226,12 +240,13 @@ def compare_with_baseline(
     confidence: float,
     test_to_train: float = 0.0,
     resampled: Resampled = NOT_RESAMPLED,
+    step: float = 0.0,
 ) -> tuple[PairedDifference, ...]:
     """Compare a family of methods with one method; all intervals hold with ``confidence``.
 
     Parameters
     ----------
-    scores, baseline, confidence, test_to_train, resampled
+    scores, baseline, confidence, test_to_train, resampled, step
         As in ``decide_best_method``.
 
     Returns
@@ -255,6 +270,7 @@ def compare_with_baseline(
             tail,
             test_to_train,
             _compute_row_variance(resampled, method, baseline),
+            step=step,
         )
         for method, values in table.items()
         if method != baseline
@@ -297,6 +313,8 @@ def find_indistinguishable(
     confidence: float,
     test_to_train: float = 0.0,
     resampled: Resampled = NOT_RESAMPLED,
+    *,
+    step: float = 0.0,
 ) -> tuple[str, ...]:
     """Return the methods that are statistically indistinguishable from the best one.
 
@@ -311,7 +329,7 @@ def find_indistinguishable(
         The decision on these scores.
     confidence : float
         The probability with which all intervals hold.
-    test_to_train, resampled
+    test_to_train, resampled, step
         As in ``decide_best_method``.
     """
     if decision.verdict not in scores:
@@ -328,6 +346,7 @@ def find_indistinguishable(
             tail,
             test_to_train,
             _compute_row_variance(resampled, decision.verdict, method),
+            step=step,
         ).low
         <= 0
     )
@@ -339,6 +358,8 @@ def find_usable_methods(
     confidence: float,
     test_to_train: float = 0.0,
     resampled: Resampled = NOT_RESAMPLED,
+    *,
+    step: float = 0.0,
 ) -> tuple[str, ...]:
     """Return the methods that are better than guessing, whose intervals lie above 0.
 
@@ -350,7 +371,7 @@ def find_usable_methods(
         The score of guessing in the same seeds.
     confidence : float
         The probability with which all intervals hold.
-    test_to_train, resampled
+    test_to_train, resampled, step
         As in ``decide_best_method``.
     """
     compared = compare_with_baseline(
@@ -359,6 +380,7 @@ def find_usable_methods(
         confidence=confidence,
         test_to_train=test_to_train,
         resampled=resampled,
+        step=step,
     )
     return tuple(one.method for one in compared if one.low > 0)
 
@@ -369,9 +391,12 @@ def compute_paired_difference(
     tail: float,
     test_to_train: float = 0.0,
     row_variance: float = 0.0,
+    *,
+    step: float = 0.0,
 ) -> PairedDifference:
     """Compute a method's mean difference, with an interval that excludes ``tail`` at each end."""
-    mean, deviation = float(differences.mean()), float(differences.std(ddof=1))
+    mean = float(differences.mean())
+    deviation = max(float(differences.std(ddof=1)), step / math.sqrt(len(differences)))
     half = float(
         _compute_half_widths(
             np.array(deviation),

@@ -216,6 +216,36 @@ def test_a_method_without_any_spread_still_depends_on_its_rows() -> None:
     assert (none.low, none.high, none.row_variance) == (1.0, 1.0, 0.0)
 
 
+def test_equal_scores_are_no_surer_than_one_seed_that_differs_by_a_row() -> None:
+    """5 equal seeds have the deviation of 5 seeds of which one differs by the step, 0.1."""
+    from scipy import stats
+
+    scores = {"fedavg": BASE, "fedau": BASE}
+    differing = np.array([0.1, 0.0, 0.0, 0.0, 0.0])
+    half = stats.t.isf(0.025, 4) * differing.std(ddof=1) * math.sqrt(0.2 + 0.3125)
+    (one,) = compare_with_baseline(
+        scores, "fedavg", confidence=0.95, test_to_train=0.3125, step=0.1
+    )
+    assert (one.low, one.high) == pytest.approx((-half, half))
+    assert decide_best_method(scores, "fedavg", 0.01, step=0.1).verdict == "undecided"
+    assert decide_best_method(scores, "fedavg", 0.06, step=0.1).verdict == "no difference"
+    assert decide_best_method(scores, "fedavg", 0.01).verdict == "no difference"
+
+
+def test_a_step_changes_no_interval_of_scores_that_differ_by_more() -> None:
+    """The deviation of the seeds is larger than that of one row, wherever methods are compared."""
+    scores = {"fedavg": BASE, "fedau": raise_scores(1.0, 2.0, 0.5, 1.5, 1.0)}
+    decision = decide_best_method(scores, "fedavg", 0.1)
+    assert decide_best_method(scores, "fedavg", 0.1, step=1.0) == decision
+    assert decide_best_method(scores, "fedavg", 0.1, step=9.0).verdict == "undecided"
+    assert find_usable_methods(scores, BASE, 0.95) == ("fedau",)
+    assert find_usable_methods(scores, BASE, 0.95, step=9.0) == ()
+    three = {**scores, "afl": raise_scores(0.1, 0.1, 0.1, 0.1, 0.1)}
+    best = decide_best_method(three, "fedavg", 0.01)
+    assert find_indistinguishable(three, best, 0.95) == ()
+    assert find_indistinguishable(three, best, 0.95, step=9.0) == ("afl",)
+
+
 def test_rows_count_wherever_methods_are_compared() -> None:
     """Against each other, with guessing, and for the number of seeds that would decide."""
     rng = np.random.default_rng(0)
