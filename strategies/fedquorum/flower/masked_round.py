@@ -36,8 +36,9 @@ from .codec.secure import (
 from .secure.errors import ProtocolViolationError, SecureSumError
 from .secure.keys import RoundId, Vector
 from .secure.messages import MaskedVector, VectorRequest
-from .secure.plan import MIN_NODES
+from .secure.plan import MIN_NODES, GraphSize
 from .secure.server import SecureSum
+from .secure.settings import SecureAggregation
 from .session import NodeSession, ReplyResults
 
 SMALL_EXCHANGE = 1 / 8
@@ -133,13 +134,12 @@ class MaskedRound:
         assert secure_aggregation is not None
         try:
             size = secure_aggregation.choose_size(len(nodes), session.quorum_share)
-            low = max(MIN_NODES, size.threshold)
             round_id = RoundId(str(grid.run.run_id), server_round)
             if of_evaluation:
                 round_id = round_id.of_evaluation
-            masked.secure_sum = SecureSum(round_id, nodes, size, seed, length)
-            masked._exchange_keys(masked.secure_sum, low)
-            masked._exchange_shares(masked.secure_sum, low)
+            masked.secure_sum = SecureSum(round_id, nodes, seed, length)
+            masked._exchange_keys(masked.secure_sum, max(MIN_NODES, size.threshold))
+            masked._exchange_shares(masked.secure_sum, secure_aggregation, len(nodes))
             session.count_replies_again(masked.secure_sum.can_sum)
         except (ParameterError, SecureSumError) as error:
             masked._give_up(str(error))
@@ -169,13 +169,26 @@ class MaskedRound:
         requests = {node: encode_keys_request() for node in self.clients_by_node}
         self._play("keys", requests, receive, lambda nodes: len(nodes) >= low)
 
-    def _exchange_shares(self, secure_sum: SecureSum, low: int) -> None:
-        """Collect the shares for all nodes, which the messages of training have."""
+    def _exchange_shares(
+        self, secure_sum: SecureSum, assumed: SecureAggregation, num_asked: int
+    ) -> None:
+        """Collect the shares for all nodes, which the messages of training have.
+
+        The graph is that of the nodes that sent keys: one without an available client is not lost,
+        because nobody masks with it.
+        """
 
         def receive(node: int, content: RecordDict) -> None:
             secure_sum.receive_shares(node, decode_shares(content))
 
-        requests = {k: encode_share_request(r) for k, r in secure_sum.close_keys().items()}
+        def choose_size(num_nodes: int) -> GraphSize:
+            return assumed.choose_size_again(num_nodes, num_asked, self.session.quorum_share)
+
+        requests = {
+            node: encode_share_request(request)
+            for node, request in secure_sum.close_keys(choose_size).items()
+        }
+        low = secure_sum.min_holders
         self._play("shares", requests, receive, lambda nodes: len(nodes) >= low)
         self.requests = secure_sum.close_shares()
         self._reject({*self.clients_by_node}.difference(self.requests), LEFT_OUT)

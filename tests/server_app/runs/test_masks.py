@@ -209,6 +209,23 @@ def test_the_records_have_means_over_all_clients_alone(
     assert build_differences_table(compute_method_differences(rows), "title").rows
 
 
+def test_clients_that_are_away_cost_no_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At least three of eight are there in each round, and fewer than five in most."""
+    overrides = (*make_client_overrides(8, 2), "data=synth", "rounds=4", "strategy=fedau")
+    overrides += ("availability=bernoulli", "availability.p=0.5", "evaluation.every=null")
+    masked = run_here(tmp_path / "masked", *overrides, MASKS)
+    lines = read_lines(masked)
+    assert [line["trained"] + line["unavailable"] for line in lines] == [8] * 4
+    assert [line["admitted"] for line in lines] == [line["trained"] for line in lines]
+    assert 3 <= min(line["trained"] for line in lines) < 5
+    assert not audit_run(masked).mismatches
+    sum_as_with_masks(monkeypatch)
+    plain = run_here(tmp_path / "plain", *overrides)
+    assert (masked / "model.safetensors").read_bytes() == (plain / "model.safetensors").read_bytes()
+
+
 def test_a_changed_weight_of_a_masked_run_is_found(tmp_path: Path) -> None:
     """The audit replays weights from the rows of clients that have no numbers of their own."""
     run = run_here(tmp_path / "run", *FEW, "strategy=average_all", MASKS)
