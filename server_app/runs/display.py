@@ -19,7 +19,7 @@ from fedquorum.records.round_record import (
     RoundRecord,
     format_coverage,
 )
-from fedquorum.report.names import NOT_WITH_MASKS
+from fedquorum.report.names import CLIENTS_ONCE, NOT_WITH_MASKS
 from fedquorum.report.terminal import format_time_left
 from fedquorum.rules.description import Goal
 from fedquorum.rules.metrics import AVERAGE_PRECISION, METRICS, get_metric
@@ -86,6 +86,8 @@ class DisplaySpec:
         The simulated seconds at which the run ends whatever its rounds.
     has_masks : bool
         Whether only the nodes know the results of single clients.
+    by_data : bool
+        Whether the clients' training data weight the means over them.
     """
 
     metric: str
@@ -95,6 +97,7 @@ class DisplaySpec:
     constant_accuracy: Mapping[str, float] = field(default_factory=dict)
     end_seconds: float | None = None
     has_masks: bool = False
+    by_data: bool = True
 
     @cached_property
     def metric_name(self) -> str:
@@ -391,7 +394,7 @@ def _add_test_rows(
 ) -> None:
     """Add the results on the test splits, of each group of clients."""
     tested = [*groups.values()]
-    name = f"test {spec.metric_name}, by data"
+    name = f"test {spec.metric_name}, {'by data' if spec.by_data else CLIENTS_ONCE}"
     table.add_row(name, *(spec.format_test(values) for values in tested))
     if spec.metric == "accuracy" and spec.constant_accuracy:
         constants = [spec.constant_accuracy.get(group) for group in groups]

@@ -387,22 +387,28 @@ def test_a_damaged_reply_changes_no_sum(case: str) -> None:
 ALL = Population.from_size(NUM_CLIENTS)
 
 
-def compute_means(run: RecordedRun) -> dict[str, float]:
-    """Return the means over the clients' evaluations of the last round, weighted by their data."""
+def compute_means(run: RecordedRun, *, by_data: bool) -> dict[str, float]:
+    """Return the means over the clients' evaluations of the last round."""
     evaluations = run.strategy.step_result.evaluations
-    weights = [e.num_examples for e in evaluations]
+    weights = [e.num_examples if by_data else 1.0 for e in evaluations]
+    assert len({e.num_examples for e in evaluations}) > 1
     return {
         name: float(np.average([getattr(e, name) for e in evaluations], weights=weights))
         for name in ("loss", "accuracy", "test_loss", "test_accuracy")
     }
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fedau"])
 @pytest.mark.parametrize("nodes", [3, NUM_CLIENTS])
-def test_means_are_those_of_the_clients_evaluations(nodes: int) -> None:
-    """Rounded to the grid of the sums; the objective is one of them where all have priority."""
-    plain = RecordedRun(nodes, population=ALL, evaluated_training=True, **NO_MASKS)
-    masked = RecordedRun(nodes, population=ALL, **MASKS)
-    result, expected = masked.strategy.step_result, compute_means(plain)
+def test_means_are_those_of_the_clients_evaluations(nodes: int, name: str) -> None:
+    """Rounded to the grid of the sums; the objective is one of them where all have priority.
+
+    Only where the weights of the updates are by data, so are these means.
+    """
+    by_data = name == "fedavg"
+    plain = RecordedRun(nodes, name, population=ALL, evaluated_training=True, **NO_MASKS)
+    masked = RecordedRun(nodes, name, population=ALL, **MASKS)
+    result, expected = masked.strategy.step_result, compute_means(plain, by_data=by_data)
     assert result.evaluations == ()
     assert result.sums is not None
     assert result.sums.evaluated == NUM_CLIENTS
@@ -414,8 +420,10 @@ def test_means_are_those_of_the_clients_evaluations(nodes: int) -> None:
     masked.play(3)
     plain.play(3)
     objective = masked.strategy.step_result.report.objective
-    assert objective.loss == pytest.approx(plain.strategy.step_result.report.objective.loss)
-    assert objective.loss == pytest.approx(expected["loss"], abs=1e-6)
+    assert np.isnan(objective.loss) != by_data
+    if by_data:
+        assert objective.loss == pytest.approx(plain.strategy.step_result.report.objective.loss)
+        assert objective.loss == pytest.approx(expected["loss"], abs=1e-6)
 
 
 def test_no_number_of_an_evaluation_is_in_a_message() -> None:
@@ -435,7 +443,8 @@ def test_no_number_of_an_evaluation_is_in_a_message() -> None:
     in_the_clear = b"".join(map(serialize, replies))
     assert all(number in in_the_clear for number in numbers)
     integers = {
-        encode_evaluations([result], NUM_CLIENTS).reshape(3, -1)[0][i].tobytes()
+        encode_evaluations([result], NUM_CLIENTS, by_data=by_data).reshape(3, -1)[0][i].tobytes()
+        for by_data in (False, True)
         for result in evaluated
         for i, name in enumerate(SUMMED_FIELDS)
         if getattr(result, name) > 0 and name.endswith("loss")
@@ -470,9 +479,9 @@ def leave_out(
         lacks = expected and self.client_id not in holders
         return find(self).difference(["test_loss"] if lacks else [])
 
-    def decode(total: Vector, *args: Any) -> Any:
+    def decode(total: Vector, *args: Any, **options: Any) -> Any:
         totals.append(total)
-        return decode_evaluations(total, *args)
+        return decode_evaluations(total, *args, **options)
 
     monkeypatch.setattr(FederatedClient, "evaluate_task", evaluate_task)
     monkeypatch.setattr(FederatedClient, "find_summed_fields", find_fields)
@@ -531,7 +540,7 @@ def test_a_lost_node_leaves_a_number_to_two(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_objective_of_the_same_model_stays() -> None:
     """A refused round does not evaluate, and the next one broadcasts what is known."""
-    run = RecordedRun(NUM_CLIENTS, rounds=1, population=ALL, **MASKS)
+    run = RecordedRun(NUM_CLIENTS, "fedavg", rounds=1, population=ALL, **MASKS)
     fail("silent", SHARES, run, (1, 3, 5))
     for server_round in (2, 3):
         run.play(server_round)
@@ -539,7 +548,7 @@ def test_the_objective_of_the_same_model_stays() -> None:
         objective = run.strategy.step_result.report.objective
         assert not np.isnan(objective.loss)
         assert run.strategy.step_result.report.rejection_reason == NOT_UNMASKED
-    resumed = RecordedRun(NUM_CLIENTS, rounds=0, population=ALL, **MASKS)
+    resumed = RecordedRun(NUM_CLIENTS, "fedavg", rounds=0, population=ALL, **MASKS)
     resumed.model = run.model
     resumed.strategy.restore(run.strategy.get_state(), run.model)
     resumed.play(4)

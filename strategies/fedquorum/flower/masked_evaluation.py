@@ -1,9 +1,9 @@
 """Evaluate a model by sums with masks, so that no number of a single client leaves its node.
 
 As in a round of training, four exchanges add up the nodes' vectors; these have the clients' losses
-and accuracies, each weighted by the client's training data (``fedquorum.server.number_sum``). A
-model is evaluated once, by one set of clients: the sums of two sets would tell the numbers of a
-client that is in one of them.
+and accuracies. Each client counts once, or by its training data if the weights of the updates do
+(``fedquorum.flower.evaluation_sums``). A model is evaluated once, by one set of clients: the sums
+of two sets would tell the numbers of a client that is in one of them.
 
 A number is in the sum only if at least ``MIN_NODES`` nodes have it. Each node says with its keys
 which numbers it expects to have, and with its vector which ones it has. If a number that was asked
@@ -49,7 +49,7 @@ def open_masked_evaluation(
 
 
 def build_evaluate_contents(
-    masks: MaskedRound, session: NodeSession, arrays: ArrayRecord, num_terms: int
+    masks: MaskedRound, session: NodeSession, arrays: ArrayRecord, num_terms: int, *, by_data: bool
 ) -> dict[int, RecordDict]:
     """Return the content of the message to each node that masks its sum."""
     asked = choose_summed_fields(masks)
@@ -64,6 +64,7 @@ def build_evaluate_contents(
                 masking=masks.requests[node],
                 num_terms=num_terms,
                 summed_fields=asked,
+                by_data=by_data,
             ),
         )
         for node, clients in masks.clients_by_node.items()
@@ -77,7 +78,11 @@ def choose_summed_fields(masks: MaskedRound) -> frozenset[str]:
 
 
 def close_masked_evaluation(
-    masks: MaskedRound, session: NodeSession, results: ReplyResults[EvaluateResult]
+    masks: MaskedRound,
+    session: NodeSession,
+    results: ReplyResults[EvaluateResult],
+    *,
+    by_data: bool,
 ) -> EvaluationSums | None:
     """Add up the nodes' vectors, and remove their masks; None if they cannot be removed.
 
@@ -99,7 +104,8 @@ def close_masked_evaluation(
     if problem is None:
         try:
             total = masks.compute_total(session.log_evaluation_problem)
-            return decode_evaluations(total, num_clients, session.communication.metric)
+            metric = session.communication.metric
+            return decode_evaluations(total, num_clients, metric, by_data=by_data)
         except (SecureSumError, ProtocolViolationError, ArithmeticError) as error:
             problem = str(error)
     session.log_sums_problem(problem)

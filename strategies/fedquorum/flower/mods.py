@@ -393,7 +393,11 @@ class SecureSumMod:
         )
         evaluated = [result for result in results if result.status is Status.DONE]
         if evaluated:
-            vector = encode_evaluations(evaluated, find_num_terms(message.content))
+            vector = encode_evaluations(
+                evaluated,
+                find_num_terms(message.content),
+                by_data=find_weighs_by_data(message.content),
+            )
             content.update(_mask_vector(context, state, request, select_fields(vector, asked)))
             content.update(encode_summed_fields(find_fields(vector)))
         reply.content = content

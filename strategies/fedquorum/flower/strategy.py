@@ -590,9 +590,11 @@ class ComposedStrategy(Strategy):
         if not clients or self._is_evaluated:
             return []
         self._evaluated_hash = model_hash
-        # F over the priority clients needs a second sum, unless these are all that are evaluated.
-        population = self.population
-        is_objective = population.priority.issuperset(clients) and not population.weights
+        # F over the priority clients needs a second sum, unless these are all that are evaluated;
+        # F is weighted by data.
+        population, by_data = self.population, self._evaluates_by_data
+        is_objective = by_data and population.priority.issuperset(clients)
+        is_objective = is_objective and not population.weights
         self._objective_clients = frozenset(clients if is_objective else ())
         session, seed = self._session, self.rules.selection.sampling.seed
         masks = self._masked_evaluation = open_masked_evaluation(
@@ -604,8 +606,13 @@ class ComposedStrategy(Strategy):
             priority=population.priority,
             seed=seed,
         )
-        contents = build_evaluate_contents(masks, session, arrays, len(clients))
+        contents = build_evaluate_contents(masks, session, arrays, len(clients), by_data=by_data)
         return session.build_messages(contents, MessageType.EVALUATE, server_round, config)
+
+    @property
+    def _evaluates_by_data(self) -> bool:
+        """Whether the server learns the clients' amounts of data anyway, and sums may tell them."""
+        return self.rules.weighting.traits.weights_by_data
 
     def _aggregate_masked_evaluation(
         self, server_round: int, replies: Iterable[Message]
@@ -614,7 +621,8 @@ class ComposedStrategy(Strategy):
         masks, sums = self._masked_evaluation, None
         if masks is not None:
             results = self._session.collect_evaluate_results(replies, server_round)
-            sums = close_masked_evaluation(masks, self._session, results)
+            by_data = self._evaluates_by_data
+            sums = close_masked_evaluation(masks, self._session, results, by_data=by_data)
         self._step_result = replace(self._step_result, sums=sums)
         if masks is not None or not self._is_evaluated:  # otherwise F is that of the same model
             objective = NO_OBJECTIVE
