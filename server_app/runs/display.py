@@ -88,6 +88,8 @@ class DisplaySpec:
         Whether only the nodes know the results of single clients.
     by_data : bool
         Whether the clients' training data weight the means over them.
+    names_group : bool
+        Whether the line of a round says which clients are tested, if not those with priority.
     """
 
     metric: str
@@ -98,6 +100,7 @@ class DisplaySpec:
     end_seconds: float | None = None
     has_masks: bool = False
     by_data: bool = True
+    names_group: bool = False
 
     @cached_property
     def metric_name(self) -> str:
@@ -330,11 +333,19 @@ def format_round(record: Mapping[str, Any], spec: DisplaySpec) -> str:
     loss, test = record["global_loss"], record["test"]
     words = [] if loss is None or math.isnan(loss) else [f"loss {loss:.4f}"]
     words += [
-        f"test {spec.metric_name} {spec.format_test(test[group])}{_describe_free(group, test)}"
+        f"test {spec.metric_name}{_describe_group(group, test, spec)} "
+        f"{spec.format_test(test[group])}{_describe_free(group, test)}"
         for group in spec.select_groups(test or {})[:1]
     ]
     words.append(f"admitted {record['admitted']} of {record['selected']} selected")
     return "  ".join(words)
+
+
+def _describe_group(group: str, test: Mapping[str, Any], spec: DisplaySpec) -> str:
+    """Return of which clients the metric is, in a line beside those of other runs."""
+    if not spec.names_group or group in ("priority", FREE_GROUP) or test.get("priority"):
+        return ""
+    return f" of {group.replace('_', '-')} clients"
 
 
 def _describe_free(group: str, test: Mapping[str, Any]) -> str:

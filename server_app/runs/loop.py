@@ -295,6 +295,7 @@ def _build_display_spec(
         settings.engine.simulated_seconds,
         has_masks=has_masks,
         by_data=not has_masks or strategy.rules.weighting.traits.weights_by_data,
+        names_group=has_masks,
     )
 
 

@@ -1,6 +1,7 @@
 """Rounds with masks have the bits of rounds without, and the server learns the sum alone."""
 
 import random
+from collections import Counter
 from collections.abc import Collection, Mapping
 from copy import copy
 from dataclasses import replace
@@ -53,7 +54,7 @@ from tests.client_app.sum_runs import NUM_CLIENTS, PRIVACY, RULES, RecordedRun
 
 pytestmark = pytest.mark.usefixtures("no_node_from_before")
 
-KEYS, SHARES, SUM, UNMASK = SECURE_SUM_STEPS
+KEYS, SHARES, SUM, UNMASK = STEPS = SECURE_SUM_STEPS
 MASKS: dict[str, Any] = {"secure_aggregation": SecureAggregation()}
 NO_MASKS: dict[str, Any] = {"requires_sums": True, "fixed_bins": True}
 ROUNDS = 3
@@ -517,14 +518,27 @@ def test_a_number_of_one_or_two_nodes_does_not_reach_the_server(
 def test_a_number_that_few_turn_out_to_have_keeps_its_masks(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, count: int
 ) -> None:
-    """As a loss that is not finite; the shares that would remove the masks are not asked for."""
+    """As a loss that is not finite; the model is evaluated again without it.
+
+    The shares that would remove the masks of the first sums are not asked for.
+    """
     totals = leave_out(monkeypatch, range(count), expected=False)
     with caplog.at_level("WARNING", "flwr"):
         run = RecordedRun(NUM_CLIENTS, rounds=1, **MASKS)
-    is_asked = any(UNMASK in message.content for message, _ in run.grid.evaluated)
-    assert is_asked == bool(totals) == (run.strategy.step_result.sums is not None)
-    assert is_asked == (count not in {1, 2})
-    assert ("fewer turned out to have test_loss" in caplog.text) == (count in {1, 2})
+    steps = Counter(
+        step for message, _ in run.grid.evaluated for step in message.content if step in STEPS
+    )
+    is_rare = count in {1, 2}
+    num_evaluations = 2 if is_rare else 1
+    assert steps == {k: NUM_CLIENTS * (1 if k == UNMASK else num_evaluations) for k in STEPS}
+    assert len(totals) == 1
+    column = SUMMED_FIELDS.index("test_loss")
+    assert totals[0].reshape(3, -1)[:, column].any() == (count == 3)
+    sums = run.strategy.step_result.sums
+    assert sums is not None
+    assert sums.counts["test_loss"] == (count if count == 3 else 0)
+    assert sums.counts["test_accuracy"] == NUM_CLIENTS
+    assert ("Not evaluated: test-loss. Only one or two nodes" in caplog.text) == is_rare
 
 
 def test_a_lost_node_leaves_a_number_to_two(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -534,8 +548,10 @@ def test_a_lost_node_leaves_a_number_to_two(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(totals) == 1
     fail("silent", f"evaluation {SUM}", run, (2,))
     run.play(2)
-    assert run.strategy.step_result.sums is None
-    assert len(totals) == 1
+    sums = run.strategy.step_result.sums
+    assert sums is not None
+    assert (sums.counts["loss"], sums.counts["test_loss"]) == (NUM_CLIENTS - 1, 0)
+    assert len(totals) == 2
 
 
 def test_the_objective_of_the_same_model_stays() -> None:
@@ -643,7 +659,7 @@ def test_a_hostile_node_in_an_evaluation(change: str) -> None:
 
 def test_a_metric_that_is_no_sum_is_refused() -> None:
     """Before the run, as are clients that never train."""
-    with pytest.raises(ParameterError, match=r"metric=auroc \(no sum over rows gives it"):
+    with pytest.raises(ParameterError, match=r"metric=auroc \(the server would learn for which"):
         NativeProtocol(metric="auroc", **MASKS)
     held_out = Population((0, 1, 2), frozenset((0, 1)), held_out=(3, 4))
     with pytest.raises(ParameterError, match="with clients that never train"):

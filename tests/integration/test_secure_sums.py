@@ -54,8 +54,8 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     with start_deployment(tmp_path_factory.mktemp("masks")) as made:
         made.register_clients(NAMES)
         for client, name in enumerate(NAMES):
-            variables = {"HOLD": made.folder / "hold", "DIE": DEATHS.get(client, "")}
-            made.start_script(name, client, NODE, "--isolation", "process", **variables)
+            words, death = ("--isolation", "process"), DEATHS.get(client, "")
+            made.start_script(name, client, NODE, *words, HOLD=made.folder / "hold", DIE=death)
         yield made
 
 

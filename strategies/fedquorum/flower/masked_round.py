@@ -75,6 +75,8 @@ class MaskedRound:
         Whether the vectors are of an evaluation instead of training.
     fields_by_node : dict of int to frozenset of str
         The numbers of an evaluation that each node that sent keys expects to have.
+    withheld : frozenset of str
+        The numbers of an evaluation that turned out to be of too few nodes.
     started : float
         When the round started, by the monotonic clock.
     """
@@ -90,6 +92,7 @@ class MaskedRound:
     problem: str | None = None
     of_evaluation: bool = False
     fields_by_node: dict[int, frozenset[str]] = field(default_factory=dict)
+    withheld: frozenset[str] = frozenset()
     started: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -103,6 +106,7 @@ class MaskedRound:
         length: int,
         seed: int,
         of_evaluation: bool = False,
+        started: float | None = None,
     ) -> Self:
         """Play the exchanges of keys and of shares with the nodes of the session's open exchange.
 
@@ -118,6 +122,8 @@ class MaskedRound:
             The run's seed, from which the neighbors follow.
         of_evaluation : bool
             Whether the vectors are of an evaluation.
+        started : float, optional
+            When the round started, by the monotonic clock; now by default.
         """
         masked = cls(
             session,
@@ -126,6 +132,7 @@ class MaskedRound:
             config,
             clients_by_node=session.clients_by_node,
             of_evaluation=of_evaluation,
+            started=time.monotonic() if started is None else started,
         )
         nodes = [*masked.clients_by_node]
         if not nodes:

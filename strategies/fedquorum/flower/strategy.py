@@ -65,6 +65,7 @@ from .masked_evaluation import (
     build_evaluate_contents,
     close_masked_evaluation,
     open_masked_evaluation,
+    repeat_masked_evaluation,
 )
 from .masked_round import MaskedRound, count_integers
 from .protocol import NativeProtocol
@@ -174,6 +175,8 @@ class ComposedStrategy(Strategy):
         self._objective_clients: frozenset[int] = frozenset()
         self._evaluation_clients: frozenset[int] = frozenset()
         self._masked_evaluation: MaskedRound | None = None
+        self._evaluated_arrays: ArrayRecord | None = None
+        self._evaluated_clients: tuple[int, ...] = ()
         self._evaluated_hash = b""  # of the last evaluated model, with masks
         self._is_evaluated = False
 
@@ -584,7 +587,7 @@ class ComposedStrategy(Strategy):
         A model is evaluated once: if the last rounds left all its bits the same, nobody is asked
         again.
         """
-        self._masked_evaluation = None
+        self._masked_evaluation = self._evaluated_arrays = None
         model_hash = _compute_hash(arrays)
         self._is_evaluated = model_hash == self._evaluated_hash
         if not clients or self._is_evaluated:
@@ -597,6 +600,7 @@ class ComposedStrategy(Strategy):
         is_objective = is_objective and not population.weights
         self._objective_clients = frozenset(clients if is_objective else ())
         session, seed = self._session, self.rules.selection.sampling.seed
+        self._evaluated_arrays, self._evaluated_clients = arrays, clients
         masks = self._masked_evaluation = open_masked_evaluation(
             session,
             grid,
@@ -608,6 +612,20 @@ class ComposedStrategy(Strategy):
         )
         contents = build_evaluate_contents(masks, session, arrays, len(clients), by_data=by_data)
         return session.build_messages(contents, MessageType.EVALUATE, server_round, config)
+
+    def _repeat_masked_evaluation(self, masks: MaskedRound) -> EvaluationSums | None:
+        """Evaluate the model again, without the numbers of too few nodes."""
+        arrays = self._evaluated_arrays
+        assert arrays is not None, "no model was evaluated"
+        return repeat_masked_evaluation(
+            masks,
+            self._session,
+            arrays,
+            self._evaluated_clients,
+            priority=self.population.priority,
+            seed=self.rules.selection.sampling.seed,
+            by_data=self._evaluates_by_data,
+        )
 
     @property
     def _evaluates_by_data(self) -> bool:
@@ -623,6 +641,8 @@ class ComposedStrategy(Strategy):
             results = self._session.collect_evaluate_results(replies, server_round)
             by_data = self._evaluates_by_data
             sums = close_masked_evaluation(masks, self._session, results, by_data=by_data)
+            if sums is None and masks.withheld:
+                sums = self._repeat_masked_evaluation(masks)
         self._step_result = replace(self._step_result, sums=sums)
         if masks is not None or not self._is_evaluated:  # otherwise F is that of the same model
             objective = NO_OBJECTIVE

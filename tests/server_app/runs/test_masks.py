@@ -93,7 +93,20 @@ def test_the_masks_of_a_run(
             10,
             r"evaluation\.clients must be all with secure_aggregation=masks \(.* on 2 nodes",
         ),
-        (("engine.quorum=0.5",), 12, 10, "engine.quorum must be more than half of"),
+        (("engine.quorum=0.5",), 12, 10, r"engine\.quorum must be more than half of .* got 0\.5"),
+        (("engine.quorum=3",), 12, 10, r"engine\.quorum must be more than half of .* got 3$"),
+        (
+            ("engine.quorum_clients=priority",),
+            12,
+            10,
+            r"engine\.quorum_clients must be asked with masks and 10 nodes .* got 'priority'",
+        ),
+        (
+            ("secure_aggregation.dropping=0.6",),
+            12,
+            10,
+            r"secure_aggregation\.dropping must be a smaller share with 10 nodes .* got 0\.6",
+        ),
         (
             ("engine.quorum=6", "secure_aggregation.dropping=0"),
             12,
@@ -191,9 +204,11 @@ def test_the_records_have_means_over_all_clients_alone(
 
     The means are by data with weights by data alone, and are named so.
     """
-    words = ("experiment=custom", "data=synth", "rounds=2", f"strategy={strategy}")
-    words += ("data.num_clients=5", "data.num_priority=5", "client.local_epochs=1")
-    words += ("data.validation_fraction=0.2", "evaluation.metric=top5")
+    words = (
+        *("experiment=custom", "data=synth", "rounds=2", f"strategy={strategy}"),
+        *("data.num_clients=5", "data.num_priority=5", "client.local_epochs=1"),
+        *("data.validation_fraction=0.2", "evaluation.metric=top5"),
+    )
     masked, plain = (
         run_here(tmp_path / name, *words, *mask) for name, mask in (("a", (MASKS,)), ("b", ()))
     )
@@ -213,9 +228,9 @@ def test_the_records_have_means_over_all_clients_alone(
             assert [key for key, value in groups.items() if value is not None] == ["all"]
             means = {k: group[k] for k in ("loss", "accuracy", "top5")}
             if not by_data:
-                rows = select_round(read_rows(plain, "evaluations"), found["round"])
+                evaluated = select_round(read_rows(plain, "evaluations"), found["round"])
                 keys = {k: f"{split}_{'metric' if k == 'top5' else k}" for k in means}
-                means = {k: np.mean([row[key] for row in rows]) for k, key in keys.items()}
+                means = {k: np.mean([row[key] for row in evaluated]) for k, key in keys.items()}
                 means["average"] = group["average"]
             counts = {k: group[k] for k in ("evaluated", "left_out")}
             assert groups["all"] == pytest.approx(means | counts, abs=1e-6)

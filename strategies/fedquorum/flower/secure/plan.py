@@ -106,7 +106,7 @@ class GraphSize:
         Raises
         ------
         ParameterError
-            If no threshold meets both.
+            If no threshold meets both, or none the lost nodes alone; by the name of the share.
 
         References
         ----------
@@ -119,6 +119,13 @@ class GraphSize:
         num_colluding, num_lost = math.ceil(colluding * num_nodes), math.ceil(dropping * num_nodes)
         size = cls.find(num_nodes, num_colluding, num_lost)
         if size is None:
+            if cls.find(num_nodes, 0, num_lost) is None:
+                raise ParameterError(
+                    "secure_aggregation.dropping",
+                    f"a smaller share with {num_nodes} nodes",
+                    dropping,
+                    "the threshold is more than half of the holders of shares",
+                )
             raise ParameterError(
                 "secure_aggregation.colluding",
                 f"a smaller share with {num_nodes} nodes, or secure_aggregation.dropping one",

@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from ...rules.formatting import count
 from .errors import ProtocolViolationError, SecureSumError
 from .keys import (
     HASH_BYTES,
@@ -118,7 +119,7 @@ class SecureSum:
         if size is None or num_nodes < size.threshold:
             low = MIN_NODES if size is None else size.threshold
             raise SecureSumError(
-                f"{num_nodes} of {len(self._nodes)} nodes sent keys, and a sum needs {low}"
+                f"{num_nodes} of {count(len(self._nodes), 'node')} sent keys, and a sum needs {low}"
             )
         self._plan = MaskPlan.for_nodes([*self._keys], size, self._seed, self._round_number)
         self._exchange = Exchange.SHARES
@@ -166,7 +167,9 @@ class SecureSum:
         while bare := {k for k in left if not self._has_enough(k, left)}:
             left -= bare
         if len(left) < MIN_NODES:
-            raise SecureSumError(f"{len(left)} nodes have shares of enough others to mask")
+            raise SecureSumError(
+                f"{len(left)} of {len(self._keys)} nodes can mask with enough others"
+            )
         self._masking = {
             node: tuple(k for k in self._plan.neighbors[node] if k in left) for node in sorted(left)
         }
@@ -243,8 +246,8 @@ class SecureSum:
         """
         if len(self._senders) < MIN_NODES:
             raise SecureSumError(
-                f"{len(self._senders)} of {len(self._masking)} nodes sent a vector; in a sum of "
-                f"fewer than {MIN_NODES} each could tell the other's"
+                f"{len(self._senders)} of {count(len(self._masking), 'node')} sent a vector; in a "
+                f"sum of fewer than {MIN_NODES} each could tell the other's"
             )
         for node in self._masking:
             if not self._has_enough(node, self._senders):
