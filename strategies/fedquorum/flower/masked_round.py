@@ -145,8 +145,8 @@ class MaskedRound:
             if of_evaluation:
                 round_id = round_id.of_evaluation
             masked.secure_sum = SecureSum(round_id, nodes, seed, length)
-            masked._exchange_keys(masked.secure_sum, max(MIN_NODES, size.threshold))
-            masked._exchange_shares(masked.secure_sum, secure_aggregation, len(nodes))
+            masked._collect_keys(masked.secure_sum, max(MIN_NODES, size.threshold))
+            masked._collect_shares(masked.secure_sum, secure_aggregation, len(nodes))
             session.count_replies_again(masked.secure_sum.can_sum)
         except (ParameterError, SecureSumError) as error:
             masked._give_up(str(error))
@@ -165,7 +165,7 @@ class MaskedRound:
         }
         return self.started + shares[exchange] * self.session.communication.reply_timeout
 
-    def _exchange_keys(self, secure_sum: SecureSum, low: int) -> None:
+    def _collect_keys(self, secure_sum: SecureSum, low: int) -> None:
         """Ask all nodes for keys: who has no available client, or no masks, is not asked again."""
 
         def receive(node: int, content: RecordDict) -> None:
@@ -174,9 +174,9 @@ class MaskedRound:
             self.fields_by_node[node] = fields
 
         requests = {node: encode_keys_request() for node in self.clients_by_node}
-        self._play("keys", requests, receive, lambda nodes: len(nodes) >= low)
+        self._play_exchange("keys", requests, receive, lambda nodes: len(nodes) >= low)
 
-    def _exchange_shares(
+    def _collect_shares(
         self, secure_sum: SecureSum, assumed: SecureAggregation, num_asked: int
     ) -> None:
         """Collect the shares for all nodes, which the messages of training have.
@@ -196,11 +196,11 @@ class MaskedRound:
             for node, request in secure_sum.close_keys(choose_size).items()
         }
         low = secure_sum.min_holders
-        self._play("shares", requests, receive, lambda nodes: len(nodes) >= low)
+        self._play_exchange("shares", requests, receive, lambda nodes: len(nodes) >= low)
         self.requests = secure_sum.close_shares()
         self._reject({*self.clients_by_node}.difference(self.requests), LEFT_OUT)
 
-    def _play(
+    def _play_exchange(
         self,
         name: str,
         requests: Mapping[int, Records],
@@ -208,7 +208,7 @@ class MaskedRound:
         can_close: Callable[[Collection[int]], bool],
     ) -> None:
         """Play an exchange; clients without a usable reply leave the round, with their reasons."""
-        results = self._exchange(name, requests, receive, can_close)
+        results = self._send_requests(name, requests, receive, can_close)
         left = {}
         for node, clients in self.clients_by_node.items():
             usable = [k for k in clients if _has_replied(k, results)]
@@ -221,7 +221,7 @@ class MaskedRound:
                 left[node] = tuple(usable)
         self.clients_by_node = self.session.clients_by_node = left
 
-    def _exchange(
+    def _send_requests(
         self,
         name: str,
         requests: Mapping[int, Records],
@@ -336,7 +336,7 @@ class MaskedRound:
             secure_sum.receive_unmask(node, decode_unmask_shares(content))
 
         requests = {k: encode_unmask_request(r) for k, r in secure_sum.close_vectors().items()}
-        answers = self._exchange("unmask", requests, receive, secure_sum.can_unmask)
+        answers = self._send_requests("unmask", requests, receive, secure_sum.can_unmask)
         for client, problem in answers.malformed.items():
             note(client, f"its answer to unmask the sum was refused: {problem}")
         for client, result in answers.by_client.items():
