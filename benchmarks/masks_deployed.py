@@ -19,7 +19,7 @@ from benchmarks.deployed import NodeSetup, run_deployment, start_nodes
 from tests.integration.conftest import ROOT
 
 KINDS = {"models": "none", "masks": "masks"}
-NUM_ROUNDS = 3
+NUM_ROUNDS = 2
 NUM_SKIPPED_ROUNDS = 1  # in which nodes fetch and unpack the app
 
 
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=2)
     options = parser.parse_args()
     rounds: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
-    with start_nodes(NodeSetup(ROOT, preload=True), options.nodes) as deployment:
+    with start_nodes(NodeSetup(ROOT, preload=True, interval=0.1), options.nodes) as deployment:
         for pair in range(options.pairs):
             for kind, name in KINDS.items():
                 words = f"strategy=fedau evaluation.every=null secure_aggregation={name}"
@@ -39,6 +39,7 @@ def main() -> None:
                     deployment, ROOT, options.nodes, NUM_ROUNDS, words=words, name=folder
                 )
                 rounds[kind] += records[NUM_SKIPPED_ROUNDS:]
+                print(f"{folder}: {records[-1]['duration_seconds']:.1f} s", file=sys.stderr)
     print("| | a round, s | a node sends, kB | a node receives, kB |")
     print("| --- | ---: | ---: | ---: |")
     for kind, records in rounds.items():

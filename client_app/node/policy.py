@@ -558,9 +558,9 @@ class PolicyMod:
 def limit_results(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Count a device's examples of a day, and withhold what the owner withholds: a Flower mod.
 
-    It is the last of the mods, next to the app, and applies the policy that ``PolicyMod``, the first
-    one, has read: what the others add up or mask is without the
-    metrics that stay on the device, and with masks no reply has the number of examples.
+    It is the last of the mods, next to the app, and applies the policy that ``PolicyMod``, the
+    first one, has read: what the others add up or mask is without the metrics that stay on the
+    device, and with masks no reply has the number of examples.
     """
     reply = call_next(message, context)
     if reply.has_error():
