@@ -81,6 +81,20 @@ def main() -> None:
 def measure_setup(setup: NodeSetup, nodes: int, rounds: int) -> dict[str, Any]:
     """Measure the seconds of every round, and of every stage of every message."""
     with (
+        start_nodes(setup, nodes) as deployment,
+        watch_logs([deployment.log(f"node-{k}") for k in range(nodes)]) as lines,
+    ):
+        records = run_deployment(deployment, setup.app, nodes, rounds)
+    return {
+        "seconds_a_round": [one["duration_seconds"] for one in records[NUM_SKIPPED_ROUNDS:]],
+        "stages": compute_stage_times(lines),
+    }
+
+
+@contextmanager
+def start_nodes(setup: NodeSetup, nodes: int) -> Iterator[Deployment]:
+    """Start a deployment whose nodes have one client each."""
+    with (
         tempfile.TemporaryDirectory(prefix="deployed-") as folder,
         start_deployment(Path(folder)) as deployment,
     ):
@@ -91,28 +105,30 @@ def measure_setup(setup: NodeSetup, nodes: int, rounds: int) -> dict[str, Any]:
             data = deployment.folder / f"{name}.npz"
             np.savez(data, **make_client_data(k))
             deployment.start_node(name, k, data=data, preload=setup.preload)
-        with watch_logs([deployment.log(name) for name in names]) as lines:
-            run_deployment(deployment, setup.app, nodes, rounds)
-        records = (deployment.folder / "run" / "rounds.jsonl").read_text().splitlines()
-    return {
-        "seconds_a_round": [json.loads(line)["duration_seconds"] for line in records][
-            NUM_SKIPPED_ROUNDS:
-        ],
-        "stages": compute_stage_times(lines),
-    }
+        yield deployment
 
 
-def run_deployment(deployment: Deployment, app: Path, nodes: int, rounds: int) -> None:
-    """Run FedAvg with ``flwr run``."""
+def run_deployment(
+    deployment: Deployment,
+    app: Path,
+    nodes: int,
+    rounds: int,
+    *,
+    words: str = "strategy=fedavg evaluation.every=1000",
+    name: str = "run",
+) -> list[dict[str, Any]]:
+    """Run a strategy with ``flwr run``, and return the records of its rounds."""
     overrides = (
         f"data=npz data.partition=device data.path=here.npz data.num_clients={nodes} "
         "data.input_shape=[8] data.num_classes=3 data.priority=[0] client.local_epochs=1 "
-        f"strategy=fedavg evaluation.every=1000 rounds={rounds} engine.node_keys={deployment.nodes}"
+        f"{words} rounds={rounds} engine.node_keys={deployment.nodes}"
     )
-    config = f'experiment="custom" overrides="{overrides}" output-dir="{deployment.folder / "run"}"'
+    config = f'experiment="custom" overrides="{overrides}" output-dir="{deployment.folder / name}"'
     done = deployment.run_flwr("run", str(app), "deployment", "--stream", "--run-config", config)
     if done.status:
         sys.exit(done.stdout + done.stderr)
+    lines = (deployment.folder / name / "rounds.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
 
 
 @contextmanager

@@ -19,27 +19,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fedquorum import ComposedStrategy, NativeProtocol, Population, SecureAggregation
-from fedquorum.flower.codec import (
-    Status,
-    TrainResult,
-    decode_sum_bins,
-    decode_train_request,
-    encode_arrays,
-    encode_hosted_clients,
-    encode_train_reply,
-)
-from fedquorum.flower.mods import SecureSumMod
+from fedquorum.flower.codec import encode_arrays
 from fedquorum.registry import build_rules
 from fedquorum.rules.rule import RunContext
-from fedquorum.server.exact_sum import ExactAccumulator
 from flwr.app import ConfigRecord, Context, Message
-from flwr.clientapp import ClientApp
 
 from server_app.engines.in_process import InProcessGrid
+from tests.builders_masks import build_app
 
 NUM_NUMBERS = 1_100_000
 KINDS: Mapping[str, dict[str, Any]] = {
@@ -62,34 +53,14 @@ class TimedGrid(InProcessGrid):
         return reply
 
 
-def build_app() -> ClientApp:
-    """Return an app whose only client replies with an update of random numbers."""
-    app = ClientApp(mods=[SecureSumMod()])
+def find_client(context: Context) -> int:
+    """Return the client of a node."""
+    return int(context.node_config["partition-id"])
 
-    @app.query()
-    def query(message: Message, context: Context) -> Message:
-        hosted = [int(context.node_config["partition-id"])]
-        return Message(encode_hosted_clients(hosted), reply_to=message)
 
-    @app.train()
-    def train(message: Message, context: Context) -> Message:
-        client = int(context.node_config["partition-id"])
-        model, (task,) = decode_train_request(message.content, [client])
-        rng = np.random.default_rng(client)
-        trained = {
-            name: rng.normal(0, 1e-3, array.shape).astype(np.float32)
-            for name, array in model.items()
-        }
-        done = TrainResult(client, Status.DONE, num_examples=10.0)
-        if task.known_weight is None:
-            results = [TrainResult(client, Status.DONE, num_examples=10.0, arrays=trained)]
-            return Message(encode_train_reply(results), reply_to=message)
-        total = ExactAccumulator(model, decode_sum_bins(message.content, model))
-        total.add_model(task.compute_numerator(10.0), trained)
-        content = encode_train_reply([done], weighted_sum=total.get_sums())
-        return Message(content, reply_to=message)
-
-    return app
+def draw_array(client: int, array: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+    """Return random numbers instead of training."""
+    return np.random.default_rng(client).normal(0, 1e-3, array.shape).astype(np.float32)
 
 
 def measure_round(num_nodes: int, num_numbers: int, options: dict[str, Any]) -> dict[str, float]:
@@ -98,7 +69,7 @@ def measure_round(num_nodes: int, num_numbers: int, options: dict[str, Any]) -> 
     strategy = ComposedStrategy(
         rules, population=Population.from_size(num_nodes), communication=NativeProtocol(**options)
     )
-    grid = TimedGrid(build_app(), {}, num_nodes)
+    grid = TimedGrid(build_app(find_client, draw_array), {}, num_nodes)
     strategy.find_nodes(grid, range(num_nodes))
     arrays = encode_arrays({"w": np.zeros(num_numbers, np.float32)})
     before, grid.node_seconds, started = strategy.step_result.traffic, 0.0, time.process_time()

@@ -59,7 +59,7 @@ from client_app.node.clipping import NO_NORM_REASON, clip_row, clip_stacked_mode
 from client_app.node.failures import get_failure_reason
 from client_app.node.node import ALL_SPLITS, Node, is_deployed
 from client_app.node.own_data import DataMod
-from client_app.node.policy import PolicyMod, find_withheld, limit_results, may_send_reasons
+from client_app.node.policy import PolicyMod, get_withheld, limit_results, may_send_reasons
 from client_app.training.failure_log import FAILURE_LOG, log_failure
 from client_app.training.local_sgd import Arrays
 from client_app.training.sequential import NO_STARTS, OnTrained, Result
@@ -135,8 +135,7 @@ def _find_summed_fields(message: Message, context: Context) -> frozenset[str]:
     for client in clients:
         with suppress(Exception):  # its evaluation will fail, and say why
             found.update(node.get_client(client).find_summed_fields())
-    is_device = CLIENT_ID in context.node_config
-    withheld = find_withheld(context.node_config) if is_device else frozenset()
+    withheld = get_withheld()
     return frozenset(name for name in found if EVALUATE_METRICS[name] not in withheld)
 
 

@@ -1,12 +1,13 @@
-"""Nodes with masks and Flower's own message store, for tests of deadlines and of hostile nodes."""
+"""Nodes with masks, and Flower's own message store for tests of deadlines and of hostile nodes."""
 
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
+import numpy.typing as npt
 from fedquorum import ComposedStrategy, Population
 from fedquorum.flower.codec import (
     Status,
@@ -23,38 +24,59 @@ from fedquorum.flower.codec.secure import find_step
 from fedquorum.flower.mods import SecureSumMod
 from fedquorum.flower.protocol import NativeProtocol
 from fedquorum.flower.secure.settings import SecureAggregation
+from fedquorum.server.exact_sum import ExactAccumulator
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from client_app.training.update_sum import UpdateSum
 from tests.builders_flower import build_named_strategy
 from tests.builders_superlink import Federation, SuperNode
+
+FloatArray = npt.NDArray[np.floating[Any]]
 
 NUM_NODES = 5
 SHAPE = (3, 2)
 
 
-def build_app(client: int) -> ClientApp:
-    """Return an app whose client moves each number of the model by (client + 1) / 4."""
+def build_app(
+    find_client: Callable[[Context], int], train_array: Callable[[int, FloatArray], FloatArray]
+) -> ClientApp:
+    """Return an app of nodes of one client, which sends a sum if the server allows it.
+
+    Parameters
+    ----------
+    find_client : callable
+        Takes a node's context, and returns its client.
+    train_array : callable
+        Takes the client and an array of the model, and returns the trained array.
+    """
     app = ClientApp()
 
     @app.query()
     def reply_with_ids(message: Message, context: Context) -> Message:
-        return Message(encode_hosted_clients([client]), reply_to=message)
+        return Message(encode_hosted_clients([find_client(context)]), reply_to=message)
 
     @app.train(mods=[SecureSumMod()])
     def train(message: Message, context: Context) -> Message:
-        result = TrainResult(client, Status.DONE)
+        client = find_client(context)
+        result = TrainResult(client, Status.DONE, num_examples=10.0)
         if is_inquiry(message.content):
             return Message(encode_train_reply([result]), reply_to=message)
-        arrays, [task] = decode_train_request(message.content, [client])
-        total = UpdateSum(arrays, torch.device("cpu"), decode_sum_bins(message.content, arrays))
-        moved = torch.from_numpy(arrays["w"] + np.float32((client + 1) / 4))[None]
-        assert total.add([moved], [task.compute_numerator(10.0)]) == [None]
+        model, [task] = decode_train_request(message.content, [client])
+        trained = {name: train_array(client, array) for name, array in model.items()}
+        if task.known_weight is None:
+            done = replace(result, arrays=trained)
+            return Message(encode_train_reply([done]), reply_to=message)
+        total = ExactAccumulator(model, decode_sum_bins(message.content, model))
+        total.add_model(task.compute_numerator(10.0), trained)
         content = encode_train_reply([result], weighted_sum=total.get_sums())
         return Message(content, reply_to=message)
 
     return app
+
+
+def move_array(client: int, array: FloatArray) -> FloatArray:
+    """Return an array whose numbers are larger by (client + 1) / 4."""
+    return array + np.float32((client + 1) / 4)
 
 
 Push = Callable[[SuperNode, str, Message], None]
@@ -71,7 +93,7 @@ class MaskedDevice:
     """
 
     def __init__(self, client: int) -> None:
-        self._app, self._state = build_app(client), RecordDict()
+        self._app, self._state = build_app(lambda _: client, move_array), RecordDict()
         self.sent: dict[str, Message] = {}
         self.push: Push = push_honestly
 
@@ -105,6 +127,7 @@ class MaskedFederation(Federation):
     def __init__(self, timeout: float, **communication: Any) -> None:
         self.devices = [MaskedDevice(client) for client in range(NUM_NODES)]
         super().__init__(*self.devices)
+        SecureAggregation().choose_size(NUM_NODES, 1.0)  # imports, which no deadline should see
         protocol = NativeProtocol(
             round_timeout=timeout, secure_aggregation=SecureAggregation(), **communication
         )

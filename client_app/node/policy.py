@@ -7,6 +7,7 @@ brings the code that checks, as it brings all its code; docs/deployment.md expla
 
 import json
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -365,10 +366,13 @@ def may_send_reasons(node_config: Mapping[str, Any]) -> bool:
         return False
 
 
-def find_withheld(node_config: Mapping[str, Any]) -> frozenset[str]:
-    """Return the metrics that stay on a device."""
-    path = _find_policy_of(node_config)
-    return frozenset() if path is None else load_policy(path).withheld
+_POLICY: ContextVar[NodePolicy] = ContextVar("policy", default=NodePolicy())  # noqa: B039 - frozen
+"""The policy that ``PolicyMod`` has read for the message that is being handled."""
+
+
+def get_withheld() -> frozenset[str]:
+    """Return the metrics that stay on a device while it handles a message."""
+    return _POLICY.get().withheld
 
 
 def load_policy(path: Path) -> NodePolicy:
@@ -523,7 +527,11 @@ class PolicyMod:
         if problem is not None:
             log(WARNING, "Refused by %s: %s", path or "a node without node.yaml", problem)
             return refuse_message(message, client, problem)
-        reply = call_next(message, context)
+        token = _POLICY.set(policy)
+        try:
+            reply = call_next(message, context)
+        finally:
+            _POLICY.reset(token)
         if reply.has_error():
             return reply
         is_query = message.metadata.message_type == MessageType.QUERY
@@ -550,15 +558,15 @@ class PolicyMod:
 def limit_results(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Count a device's examples of a day, and withhold what the owner withholds: a Flower mod.
 
-    It is the last of the mods, next to the app: what the others add up or mask is without the
-    metrics that stay on the device, and with masks no reply has the number of examples.
+    It is the last of the mods, next to the app, and applies the policy that ``PolicyMod``, the
+    first one, has read: what the others add up or mask is without the metrics that stay on the
+    device, and with masks no reply has the number of examples.
     """
     reply = call_next(message, context)
-    path = _find_policy_of(context.node_config)
-    if path is None or reply.has_error():
+    if reply.has_error():
         return reply
-    policy, kind = load_policy(path), get_base_message_type(message)
-    if policy.per_day != DailyLimit() and _trains(message):
+    policy, kind = _POLICY.get(), get_base_message_type(message)
+    if policy.per_day != DailyLimit() and _asks_for_training(message):
         decode = decode_train_reply if kind == MessageType.TRAIN else decode_evaluate_reply
         counts = [result.num_examples for result in decode(reply.content) if result.num_examples]
         UsageLog(get_flwr_home() / USAGE_FILE).add_examples(int(sum(counts)))
@@ -572,7 +580,7 @@ def _find_policy_of(node_config: Mapping[str, Any]) -> Path | None:
     return find_policy(*(str(node_config.get(key, "")) for key in ("policy-path", "data-path")))
 
 
-def _trains(message: Message) -> bool:
+def _asks_for_training(message: Message) -> bool:
     """Say whether clients train for a message.
 
     A round with masks has four messages of type train, of which one trains.
@@ -587,7 +595,7 @@ def _find_usage_problem(limit: DailyLimit, usage: UsageLog, message: Message) ->
     """Return the day's limit that is used up, or None; count the round if the message trains."""
     if limit == DailyLimit():
         return None
-    if _trains(message):
+    if _asks_for_training(message):
         return usage.count_round(limit)
     # A node that cannot train says so before it holds others' shares, which would be lost with it.
     content = message.content

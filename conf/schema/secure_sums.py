@@ -103,7 +103,7 @@ def _list_result_conditions(settings: Settings) -> Iterator[_Condition]:
     scale = "[mean, deviation], such as [400000, 150000] from published numbers,"
     yield _Condition("data.target_scale", None, not agrees_on_target(data), scale, reason)
     allowed = f"one of {', '.join(SUMMED_METRICS)}"
-    reason = "others are no means over rows, which clients can add up"
+    reason = "others lack clients with one class or target, and the server would learn which"
     yield _Condition("evaluation.metric", metric, metric in SUMMED_METRICS, allowed, reason)
     held_out = data.holdout_client_fraction
     reason = "the mean over the others would be a second sum, and two tell of single clients"

@@ -19,7 +19,7 @@ from fedquorum.records.round_record import (
     RoundRecord,
     format_coverage,
 )
-from fedquorum.report.names import NOT_WITH_MASKS
+from fedquorum.report.names import CLIENTS_ONCE, NOT_WITH_MASKS
 from fedquorum.report.terminal import format_time_left
 from fedquorum.rules.description import Goal
 from fedquorum.rules.metrics import AVERAGE_PRECISION, METRICS, get_metric
@@ -86,6 +86,10 @@ class DisplaySpec:
         The simulated seconds at which the run ends whatever its rounds.
     has_masks : bool
         Whether only the nodes know the results of single clients.
+    by_data : bool
+        Whether the clients' training data weight the means over them.
+    names_group : bool
+        Whether the line of a round says which clients are tested, if not those with priority.
     """
 
     metric: str
@@ -95,6 +99,8 @@ class DisplaySpec:
     constant_accuracy: Mapping[str, float] = field(default_factory=dict)
     end_seconds: float | None = None
     has_masks: bool = False
+    by_data: bool = True
+    names_group: bool = False
 
     @cached_property
     def metric_name(self) -> str:
@@ -327,11 +333,19 @@ def format_round(record: Mapping[str, Any], spec: DisplaySpec) -> str:
     loss, test = record["global_loss"], record["test"]
     words = [] if loss is None or math.isnan(loss) else [f"loss {loss:.4f}"]
     words += [
-        f"test {spec.metric_name} {spec.format_test(test[group])}{_describe_free(group, test)}"
+        f"test {spec.metric_name}{_describe_group(group, test, spec)} "
+        f"{spec.format_test(test[group])}{_describe_free(group, test)}"
         for group in spec.select_groups(test or {})[:1]
     ]
     words.append(f"admitted {record['admitted']} of {record['selected']} selected")
     return "  ".join(words)
+
+
+def _describe_group(group: str, test: Mapping[str, Any], spec: DisplaySpec) -> str:
+    """Return of which clients the metric is, in a line beside those of other runs."""
+    if not spec.names_group or group in ("priority", FREE_GROUP) or test.get("priority"):
+        return ""
+    return f" of {group.replace('_', '-')} clients"
 
 
 def _describe_free(group: str, test: Mapping[str, Any]) -> str:
@@ -391,7 +405,7 @@ def _add_test_rows(
 ) -> None:
     """Add the results on the test splits, of each group of clients."""
     tested = [*groups.values()]
-    name = f"test {spec.metric_name}, by data"
+    name = f"test {spec.metric_name}, {'by data' if spec.by_data else CLIENTS_ONCE}"
     table.add_row(name, *(spec.format_test(values) for values in tested))
     if spec.metric == "accuracy" and spec.constant_accuracy:
         constants = [spec.constant_accuracy.get(group) for group in groups]

@@ -285,6 +285,7 @@ def _build_display_spec(
     """Return which statistics to display for this run."""
     goal = get_goal(settings.strategy.name, strategy.rules)
     clients, priority = strategy.population.clients, strategy.population.priority
+    has_masks = settings.secure_aggregation.name == "masks"
     return DisplaySpec(
         get_evaluation_metric(settings),
         goal,
@@ -292,7 +293,9 @@ def _build_display_spec(
         frozenset(priority),
         summary.constant_accuracy,
         settings.engine.simulated_seconds,
-        has_masks=settings.secure_aggregation.name == "masks",
+        has_masks=has_masks,
+        by_data=not has_masks or strategy.rules.weighting.traits.weights_by_data,
+        names_group=has_masks,
     )
 
 

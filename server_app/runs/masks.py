@@ -8,6 +8,7 @@ from fedquorum.errors import ParameterError, SettingsError
 from fedquorum.flower.secure.plan import MIN_NODES
 from fedquorum.flower.secure.settings import MaskSummary
 from fedquorum.rules.composition import RuleSet
+from fedquorum.rules.formatting import count
 from fedquorum.rules.selection.warmup import WarmUpSelection
 from fedquorum.server.quorum import Quorum
 
@@ -17,8 +18,10 @@ from conf.schema.settings import Settings
 
 SETTINGS = {
     "quorum": "engine.quorum",
+    "quorum_clients": "engine.quorum_clients",
     "secure_aggregation": "secure_aggregation",
     "secure_aggregation.colluding": "secure_aggregation.colluding",
+    "secure_aggregation.dropping": "secure_aggregation.dropping",
 }
 """The settings of the parameters in errors about the nodes of a round with masks."""
 
@@ -55,7 +58,8 @@ def summarize_masks(
         if num_hosts < MIN_NODES:
             raise SettingsError(
                 f"evaluation.clients must be all with secure_aggregation={name} (the priority "
-                f"clients are on {num_hosts} nodes, and a sum needs {MIN_NODES}), got priority"
+                f"clients are on {count(num_hosts, 'node')}, and a sum needs {MIN_NODES}), got "
+                "priority"
             )
     error = _find_small_round(rules, population, num_nodes, f"secure_aggregation={name}")
     if error is not None:
@@ -90,7 +94,8 @@ def _find_small_round(
         return None
     given = selection.warmup_rounds
     key = "warmup_fraction" if given is None else "warmup_rounds"
-    reason = f"a round of the warm-up asks {num_hosts} nodes, those of priority clients"
+    hosts = count(num_hosts, "node")
+    reason = f"a round of the warm-up asks {hosts}, with the priority clients"
     return ParameterError(key, f"0 with {masks}", getattr(selection, key), reason)
 
 

@@ -212,9 +212,10 @@ class _JobMonitor:
         composed = self.job.composed
         if composed is None:
             return ""
-        # The jobs of a sweep are compared, so they show the metric of the same clients.
+        # The jobs of a sweep are compared, so they show the metric of the same clients, or name
+        # the clients where masks hide those with priority.
         metric = get_evaluation_metric(composed.settings)
-        return format_round(record, DisplaySpec(metric, Goal.AVERAGE))
+        return format_round(record, DisplaySpec(metric, Goal.AVERAGE, names_group=True))
 
     def _read_rounds(self) -> None:
         path = self.job.directory / "rounds.jsonl"

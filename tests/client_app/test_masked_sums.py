@@ -1,6 +1,7 @@
 """Rounds with masks have the bits of rounds without, and the server learns the sum alone."""
 
 import random
+from collections import Counter
 from collections.abc import Collection, Mapping
 from copy import copy
 from dataclasses import replace
@@ -53,7 +54,7 @@ from tests.client_app.sum_runs import NUM_CLIENTS, PRIVACY, RULES, RecordedRun
 
 pytestmark = pytest.mark.usefixtures("no_node_from_before")
 
-KEYS, SHARES, SUM, UNMASK = SECURE_SUM_STEPS
+KEYS, SHARES, SUM, UNMASK = STEPS = SECURE_SUM_STEPS
 MASKS: dict[str, Any] = {"secure_aggregation": SecureAggregation()}
 NO_MASKS: dict[str, Any] = {"requires_sums": True, "fixed_bins": True}
 ROUNDS = 3
@@ -387,22 +388,28 @@ def test_a_damaged_reply_changes_no_sum(case: str) -> None:
 ALL = Population.from_size(NUM_CLIENTS)
 
 
-def compute_means(run: RecordedRun) -> dict[str, float]:
-    """Return the means over the clients' evaluations of the last round, weighted by their data."""
+def compute_means(run: RecordedRun, *, by_data: bool) -> dict[str, float]:
+    """Return the means over the clients' evaluations of the last round."""
     evaluations = run.strategy.step_result.evaluations
-    weights = [e.num_examples for e in evaluations]
+    weights = [e.num_examples if by_data else 1.0 for e in evaluations]
+    assert len({e.num_examples for e in evaluations}) > 1
     return {
         name: float(np.average([getattr(e, name) for e in evaluations], weights=weights))
         for name in ("loss", "accuracy", "test_loss", "test_accuracy")
     }
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fedau"])
 @pytest.mark.parametrize("nodes", [3, NUM_CLIENTS])
-def test_means_are_those_of_the_clients_evaluations(nodes: int) -> None:
-    """Rounded to the grid of the sums; the objective is one of them where all have priority."""
-    plain = RecordedRun(nodes, population=ALL, evaluated_training=True, **NO_MASKS)
-    masked = RecordedRun(nodes, population=ALL, **MASKS)
-    result, expected = masked.strategy.step_result, compute_means(plain)
+def test_means_are_those_of_the_clients_evaluations(nodes: int, name: str) -> None:
+    """Rounded to the grid of the sums; the objective is one of them where all have priority.
+
+    Only where the weights of the updates are by data, so are these means.
+    """
+    by_data = name == "fedavg"
+    plain = RecordedRun(nodes, name, population=ALL, evaluated_training=True, **NO_MASKS)
+    masked = RecordedRun(nodes, name, population=ALL, **MASKS)
+    result, expected = masked.strategy.step_result, compute_means(plain, by_data=by_data)
     assert result.evaluations == ()
     assert result.sums is not None
     assert result.sums.evaluated == NUM_CLIENTS
@@ -414,8 +421,10 @@ def test_means_are_those_of_the_clients_evaluations(nodes: int) -> None:
     masked.play(3)
     plain.play(3)
     objective = masked.strategy.step_result.report.objective
-    assert objective.loss == pytest.approx(plain.strategy.step_result.report.objective.loss)
-    assert objective.loss == pytest.approx(expected["loss"], abs=1e-6)
+    assert np.isnan(objective.loss) != by_data
+    if by_data:
+        assert objective.loss == pytest.approx(plain.strategy.step_result.report.objective.loss)
+        assert objective.loss == pytest.approx(expected["loss"], abs=1e-6)
 
 
 def test_no_number_of_an_evaluation_is_in_a_message() -> None:
@@ -435,7 +444,8 @@ def test_no_number_of_an_evaluation_is_in_a_message() -> None:
     in_the_clear = b"".join(map(serialize, replies))
     assert all(number in in_the_clear for number in numbers)
     integers = {
-        encode_evaluations([result], NUM_CLIENTS).reshape(3, -1)[0][i].tobytes()
+        encode_evaluations([result], NUM_CLIENTS, by_data=by_data).reshape(3, -1)[0][i].tobytes()
+        for by_data in (False, True)
         for result in evaluated
         for i, name in enumerate(SUMMED_FIELDS)
         if getattr(result, name) > 0 and name.endswith("loss")
@@ -470,9 +480,9 @@ def leave_out(
         lacks = expected and self.client_id not in holders
         return find(self).difference(["test_loss"] if lacks else [])
 
-    def decode(total: Vector, *args: Any) -> Any:
+    def decode(total: Vector, *args: Any, **options: Any) -> Any:
         totals.append(total)
-        return decode_evaluations(total, *args)
+        return decode_evaluations(total, *args, **options)
 
     monkeypatch.setattr(FederatedClient, "evaluate_task", evaluate_task)
     monkeypatch.setattr(FederatedClient, "find_summed_fields", find_fields)
@@ -508,14 +518,27 @@ def test_a_number_of_one_or_two_nodes_does_not_reach_the_server(
 def test_a_number_that_few_turn_out_to_have_keeps_its_masks(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, count: int
 ) -> None:
-    """As a loss that is not finite; the shares that would remove the masks are not asked for."""
+    """As a loss that is not finite; the model is evaluated again without it.
+
+    The shares that would remove the masks of the first sums are not asked for.
+    """
     totals = leave_out(monkeypatch, range(count), expected=False)
     with caplog.at_level("WARNING", "flwr"):
         run = RecordedRun(NUM_CLIENTS, rounds=1, **MASKS)
-    is_asked = any(UNMASK in message.content for message, _ in run.grid.evaluated)
-    assert is_asked == bool(totals) == (run.strategy.step_result.sums is not None)
-    assert is_asked == (count not in {1, 2})
-    assert ("fewer turned out to have test_loss" in caplog.text) == (count in {1, 2})
+    steps = Counter(
+        step for message, _ in run.grid.evaluated for step in message.content if step in STEPS
+    )
+    is_rare = count in {1, 2}
+    num_evaluations = 2 if is_rare else 1
+    assert steps == {k: NUM_CLIENTS * (1 if k == UNMASK else num_evaluations) for k in STEPS}
+    assert len(totals) == 1
+    column = SUMMED_FIELDS.index("test_loss")
+    assert totals[0].reshape(3, -1)[:, column].any() == (count == 3)
+    sums = run.strategy.step_result.sums
+    assert sums is not None
+    assert sums.counts["test_loss"] == (count if count == 3 else 0)
+    assert sums.counts["test_accuracy"] == NUM_CLIENTS
+    assert ("Not evaluated: test-loss. Only one or two nodes" in caplog.text) == is_rare
 
 
 def test_a_lost_node_leaves_a_number_to_two(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -525,13 +548,15 @@ def test_a_lost_node_leaves_a_number_to_two(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(totals) == 1
     fail("silent", f"evaluation {SUM}", run, (2,))
     run.play(2)
-    assert run.strategy.step_result.sums is None
-    assert len(totals) == 1
+    sums = run.strategy.step_result.sums
+    assert sums is not None
+    assert (sums.counts["loss"], sums.counts["test_loss"]) == (NUM_CLIENTS - 1, 0)
+    assert len(totals) == 2
 
 
 def test_the_objective_of_the_same_model_stays() -> None:
     """A refused round does not evaluate, and the next one broadcasts what is known."""
-    run = RecordedRun(NUM_CLIENTS, rounds=1, population=ALL, **MASKS)
+    run = RecordedRun(NUM_CLIENTS, "fedavg", rounds=1, population=ALL, **MASKS)
     fail("silent", SHARES, run, (1, 3, 5))
     for server_round in (2, 3):
         run.play(server_round)
@@ -539,7 +564,7 @@ def test_the_objective_of_the_same_model_stays() -> None:
         objective = run.strategy.step_result.report.objective
         assert not np.isnan(objective.loss)
         assert run.strategy.step_result.report.rejection_reason == NOT_UNMASKED
-    resumed = RecordedRun(NUM_CLIENTS, rounds=0, population=ALL, **MASKS)
+    resumed = RecordedRun(NUM_CLIENTS, "fedavg", rounds=0, population=ALL, **MASKS)
     resumed.model = run.model
     resumed.strategy.restore(run.strategy.get_state(), run.model)
     resumed.play(4)
@@ -634,7 +659,7 @@ def test_a_hostile_node_in_an_evaluation(change: str) -> None:
 
 def test_a_metric_that_is_no_sum_is_refused() -> None:
     """Before the run, as are clients that never train."""
-    with pytest.raises(ParameterError, match=r"metric=auroc \(no sum over rows gives it"):
+    with pytest.raises(ParameterError, match=r"metric=auroc \(the server would learn for which"):
         NativeProtocol(metric="auroc", **MASKS)
     held_out = Population((0, 1, 2), frozenset((0, 1)), held_out=(3, 4))
     with pytest.raises(ParameterError, match="with clients that never train"):

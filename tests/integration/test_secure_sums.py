@@ -1,10 +1,10 @@
-"""Masks on seven real nodes: stored messages hide every update, and killed nodes cost little."""
+"""Masks on real nodes: stored messages hide every update, and killed nodes cost little."""
 
 import json
 import os
 import signal
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +16,18 @@ from fedquorum.server.fixed_bins import FixedBins
 from flwr.app import Message
 
 from server_app.engines.in_process import InProcessGrid
-from tests.builders_runs import MASKS, read_rows, run_here, sum_as_with_masks
+from tests.builders_runs import (
+    MASKED_STRATEGIES,
+    MASKS,
+    read_rows,
+    run_here,
+    sum_as_with_masks,
+)
+from tests.cases import is_long
 from tests.integration.conftest import wait_for
 from tests.integration.deployed import Deployment, find_descendants, start_deployment
+
+pytestmark = [pytest.mark.slow, pytest.mark.flower]
 
 NODE = Path(__file__).parent / "quick_supernode.py"
 CLIENTS = range(7)
@@ -27,22 +36,27 @@ GUARD = 180.0  # seconds
 NUM_NUMBERS = 610  # of the model
 WORDS = (
     *(word for word in MASKS if "num_clients" not in word),
-    *(f"data.num_clients={len(CLIENTS)}", "data.priority=[0]", "strategy=fedau", "rounds=3"),
-    *("evaluation.every=null", "evaluation.clients=priority"),
+    *("data.priority=[0]", "evaluation.every=null", "evaluation.clients=priority"),
 )
+SEVEN = (*WORDS, f"data.num_clients={len(CLIENTS)}", "strategy=fedau", "rounds=3")
 QUORUM = ("engine.quorum=4", "engine.grace_seconds=15", "engine.round_timeout=200")
 DEATHS = {3: "keys 2", 4: "shares 2", 5: "train 2", 6: "unmask 2"}
 """The exchange after which a node is killed."""
 LOST = (3, 4)
 """The clients whose updates of round 2 never leave their nodes."""
+NUM_SURVIVORS = min(DEATHS)
+"""The nodes of later runs on the same deployment: the first ones."""
 
 
-def start_nodes(made: Deployment, hold: Path) -> None:
-    """Start all nodes; those in ``DEATHS`` are killed in round 2."""
-    made.register_clients(NAMES)
-    for client, name in enumerate(NAMES):
-        words = ("--isolation", "process")
-        made.start_script(name, client, NODE, *words, HOLD=hold, DIE=DEATHS.get(client, ""))
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """Return seven nodes; those in ``DEATHS`` are killed in round 2 of a run that asks them."""
+    with start_deployment(tmp_path_factory.mktemp("masks")) as made:
+        made.register_clients(NAMES)
+        for client, name in enumerate(NAMES):
+            words, death = ("--isolation", "process"), DEATHS.get(client, "")
+            made.start_script(name, client, NODE, *words, HOLD=made.folder / "hold", DIE=death)
+        yield made
 
 
 def read_blobs(database: Path) -> list[bytes]:
@@ -103,14 +117,12 @@ def play_without_masks(
     monkeypatch.setattr(InProcessGrid, "push_messages", push_messages)
     sum_as_with_masks(monkeypatch)
     nodes = f"engine.num_supernodes={len(CLIENTS)}"
-    words = ("experiment=custom", *WORDS[1:], nodes, "engine.stop_after_round=2")
+    words = ("experiment=custom", *SEVEN[1:], nodes, "engine.stop_after_round=2")
     return run_here(folder, *words), sent
 
 
-@pytest.mark.slow
-@pytest.mark.flower
 def test_seven_nodes_of_which_four_are_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sum of the others is exact; with too few nodes a round is refused, and the run goes on.
 
@@ -118,40 +130,59 @@ def test_seven_nodes_of_which_four_are_killed(
     is no update in it, and the bytes of the vectors are those of random numbers.
     """
     plain, sent = play_without_masks(tmp_path / "plain", monkeypatch)
-    with start_deployment(tmp_path) as made:
-        hold, database = tmp_path / "hold", tmp_path / "state" / "superlink.db"
-        hold.touch()
-        start_nodes(made, hold)
-        words = " ".join([*WORDS, *QUORUM, f"engine.node_keys={made.nodes}"])
-        assert json.loads(made.run("run", words, "--format", "json").stdout)["success"]
-        logs = [made.log(name) for name in NAMES]
+    hold, database = deployment.folder / "hold", deployment.folder / "state" / "superlink.db"
+    hold.touch()
+    words = " ".join([*SEVEN, *QUORUM, f"engine.node_keys={deployment.nodes}"])
+    assert json.loads(deployment.run("seven", words, "--format", "json").stdout)["success"]
+    logs = [deployment.log(name) for name in NAMES]
+    wait_for(
+        "all train",
+        lambda: all("training: train 1\n" in log.read_text(errors="replace") for log in logs),
+        GUARD,
+    )
+    server_app = find_server_app(deployment)
+    os.kill(server_app, signal.SIGSTOP)
+    hold.unlink()
+    try:
         wait_for(
-            "all train",
-            lambda: all("training: train 1\n" in log.read_text(errors="replace") for log in logs),
+            "all vectors are stored",
+            lambda: len(find_vectors(read_blobs(database))) >= len(CLIENTS),
             GUARD,
         )
-        server_app = find_server_app(made)
-        os.kill(server_app, signal.SIGSTOP)
-        hold.unlink()
-        try:
-            wait_for(
-                "all vectors are stored",
-                lambda: len(find_vectors(read_blobs(database))) >= len(CLIENTS),
-                GUARD,
-            )
-            blobs = read_blobs(database)
-        finally:
-            os.kill(server_app, signal.SIGCONT)
-        manifest = tmp_path / "run" / "manifest.json"
-        wait_for("the end", lambda: '"running"' not in manifest.read_text(), GUARD)
+        blobs = read_blobs(database)
+    finally:
+        os.kill(server_app, signal.SIGCONT)
+    run = deployment.folder / "seven"
+    manifest = run / "manifest.json"
+    wait_for("the end", lambda: '"running"' not in manifest.read_text(), GUARD)
     assert json.loads(manifest.read_text())["status"] == "completed"
     check_stored(blobs, sent)
-    run = tmp_path / "run"
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     assert [line["refused"] for line in lines] == [None, None, NOT_UNMASKED]
     assert (run / "model.safetensors").read_bytes() == (plain / "model.safetensors").read_bytes()
     second = {row["client"]: row["status"] for row in read_rows(run) if row["round"] == 2}
     assert {client for client, status in second.items() if status != "trained"} == {*LOST}
+    assert not audit_run(run).mismatches
+
+
+@pytest.mark.skipif(not is_long(), reason="only with --long; the seven nodes have FedAU")
+@pytest.mark.parametrize("strategy", MASKED_STRATEGIES[1:])
+def test_three_nodes_give_the_bits_of_a_run_without_masks(
+    deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    """On the nodes that no run kills; ``test_flower.py`` and ``test_ray.py`` have other engines."""
+    words = (*WORDS, f"data.num_clients={NUM_SURVIVORS}", f"strategy={strategy}", "rounds=2")
+    keys = deployment.folder / "three.txt"
+    keys.write_text("\n".join(deployment.nodes.read_text().splitlines()[: 1 + NUM_SURVIVORS]))
+    done = deployment.run(strategy, " ".join([*words, f"engine.node_keys={keys}"]), "--stream")
+    assert done.status == 0, done.stdout + done.stderr
+    sum_as_with_masks(monkeypatch)
+    plain = run_here(tmp_path / "plain", "experiment=custom", *words[1:])
+    run = deployment.folder / strategy
+    assert (run / "model.safetensors").read_bytes() == (plain / "model.safetensors").read_bytes()
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    assert [line["admitted"] for line in lines] == [NUM_SURVIVORS] * 2
+    assert json.loads((run / "manifest.json").read_text())["masks"]["nodes"] == NUM_SURVIVORS
     assert not audit_run(run).mismatches
 
 

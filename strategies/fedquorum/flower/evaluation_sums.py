@@ -1,7 +1,8 @@
 """Encode clients' evaluations as integers that can be masked and added, and decode their sum.
 
-Each of ``SUMMED_FIELDS`` is weighted by the client's training data, as in the means of the
-records; see ``fedquorum.server.number_sum``.
+Each of ``SUMMED_FIELDS`` is weighted by the client's training data if the weights of the updates
+are; see ``fedquorum.server.number_sum``. Otherwise each client counts once: two sums of weights by
+data, of which one lacks a client, would tell that client's number of rows.
 """
 
 from collections import Counter
@@ -20,7 +21,9 @@ NUM_INTEGERS = 3 * len(SUMMED_FIELDS)
 """The length of the masked vector: w x, w and 1 for each metric."""
 
 
-def encode_evaluations(results: Sequence[EvaluateResult], num_terms: int) -> Vector:
+def encode_evaluations(
+    results: Sequence[EvaluateResult], num_terms: int, *, by_data: bool
+) -> Vector:
     """Return the sum of clients' metrics as integers modulo 2^64, shape (3 m,).
 
     Parameters
@@ -29,12 +32,15 @@ def encode_evaluations(results: Sequence[EvaluateResult], num_terms: int) -> Vec
         The results of a node's clients.
     num_terms : int
         n, the number of clients in the sum, on all nodes.
+    by_data : bool
+        Whether w is the client's number of examples; 1 otherwise.
     """
     total = np.zeros((3, len(SUMMED_FIELDS)), np.uint64)
     for result in results:
         values = np.array([getattr(result, name) for name in SUMMED_FIELDS], dtype=np.float64)
         data = np.nan if result.num_examples is None else float(result.num_examples)
-        total += encode_numbers(values, np.full(len(values), data), num_terms)
+        weight = data if by_data else 1.0
+        total += encode_numbers(values, np.full(len(values), weight), num_terms)
     return total.reshape(-1)
 
 
@@ -65,10 +71,12 @@ def find_rare_fields(fields: Iterable[Collection[str]]) -> tuple[str, ...]:
     return tuple(name for name in SUMMED_FIELDS if 0 < counts[name] < MIN_NODES)
 
 
-def decode_evaluations(total: Vector, num_clients: int, metric: str) -> EvaluationSums:
+def decode_evaluations(
+    total: Vector, num_clients: int, metric: str, *, by_data: bool
+) -> EvaluationSums:
     """Return the means over the clients in a sum.
 
-    ``metric`` is the clients' metric beside loss and accuracy.
+    ``metric`` is the clients' metric beside loss and accuracy; ``by_data`` as in the encoding.
 
     Raises
     ------
@@ -84,10 +92,12 @@ def decode_evaluations(total: Vector, num_clients: int, metric: str) -> Evaluati
         kind = name.rpartition("_")[2]
         is_mean = METRICS[metric if kind == "metric" else kind].contains(mean) and weight > 0
         is_empty = count == 0 and weight == 0
-        if not 0 <= count <= num_clients or weight < 0 or not (is_mean or is_empty):
+        is_weight = weight >= 0 if by_data else weight == count
+        if not (0 <= count <= num_clients and is_weight and (is_mean or is_empty)):
             raise ArithmeticError(f"{name} of {count} clients cannot be {mean:g}")
     return EvaluationSums(
         num_clients,
         dict(zip(SUMMED_FIELDS, means, strict=True)),
         dict(zip(SUMMED_FIELDS, counts, strict=True)),
+        by_data,
     )

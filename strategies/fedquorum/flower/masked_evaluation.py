@@ -1,18 +1,20 @@
 """Evaluate a model by sums with masks, so that no number of a single client leaves its node.
 
 As in a round of training, four exchanges add up the nodes' vectors; these have the clients' losses
-and accuracies, each weighted by the client's training data (``fedquorum.server.number_sum``). A
-model is evaluated once, by one set of clients: the sums of two sets would tell the numbers of a
-client that is in one of them.
+and accuracies. Each client counts once, or by its training data if the weights of the updates do
+(``fedquorum.flower.evaluation_sums``). A model is evaluated once, by one set of clients: the sums
+of two sets would tell the numbers of a client that is in one of them.
 
 A number is in the sum only if at least ``MIN_NODES`` nodes have it. Each node says with its keys
 which numbers it expects to have, and with its vector which ones it has. If a number that was asked
-for turns out to be of fewer nodes, as one is not finite or a node was lost, the masks stay.
+for turns out to be of fewer nodes, as one is not finite or a node was lost, the masks stay, and the
+model is evaluated once more without that number. Nothing is known of the first sums.
 """
 
+import time
 from collections.abc import Sequence
 
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from ..errors import ProtocolError
@@ -25,7 +27,6 @@ from .evaluation_sums import NUM_INTEGERS, decode_evaluations, find_rare_fields
 from .masked_round import MaskedRound
 from .secure.errors import ProtocolViolationError, SecureSumError
 from .secure.messages import MaskedVector
-from .secure.plan import MIN_NODES
 from .session import NodeSession, ReplyResults
 
 NO_MASK_REASON = "its node did not send the masked sums that the server requires"
@@ -40,19 +41,55 @@ def open_masked_evaluation(
     *,
     priority: frozenset[int],
     seed: int,
+    started: float | None = None,
 ) -> MaskedRound:
     """Play the exchanges of keys and of shares with the nodes of ``clients``."""
     session.open_exchange(grid, clients, None, priority=priority)
     return MaskedRound.open(
-        session, grid, server_round, config, length=NUM_INTEGERS, seed=seed, of_evaluation=True
+        session,
+        grid,
+        server_round,
+        config,
+        length=NUM_INTEGERS,
+        seed=seed,
+        of_evaluation=True,
+        started=started,
     )
 
 
+def repeat_masked_evaluation(
+    masks: MaskedRound,
+    session: NodeSession,
+    arrays: ArrayRecord,
+    clients: Sequence[int],
+    *,
+    priority: frozenset[int],
+    seed: int,
+    by_data: bool,
+) -> EvaluationSums | None:
+    """Evaluate a model again, without the numbers that turned out to be of too few nodes.
+
+    Both evaluations have one deadline.
+    """
+    grid, number, config = masks.grid, masks.server_round, masks.config
+    again = open_masked_evaluation(
+        session, grid, number, config, clients, priority=priority, seed=seed, started=masks.started
+    )
+    again.withheld = masks.withheld
+    contents = build_evaluate_contents(again, session, arrays, len(clients), by_data=by_data)
+    messages = session.build_messages(contents, MessageType.EVALUATE, number, config)
+    timeout = max(0.0, again.get_end("vectors") - time.monotonic())
+    replies = grid.send_and_receive(messages, timeout=timeout)
+    results = session.collect_evaluate_results(replies, number)
+    return close_masked_evaluation(again, session, results, by_data=by_data)
+
+
 def build_evaluate_contents(
-    masks: MaskedRound, session: NodeSession, arrays: ArrayRecord, num_terms: int
+    masks: MaskedRound, session: NodeSession, arrays: ArrayRecord, num_terms: int, *, by_data: bool
 ) -> dict[int, RecordDict]:
     """Return the content of the message to each node that masks its sum."""
     asked = choose_summed_fields(masks)
+    session.log_withheld(_find_rare_fields(masks))
     return {
         node: session.communication.build_evaluate_content(
             arrays,
@@ -64,6 +101,7 @@ def build_evaluate_contents(
                 masking=masks.requests[node],
                 num_terms=num_terms,
                 summed_fields=asked,
+                by_data=by_data,
             ),
         )
         for node, clients in masks.clients_by_node.items()
@@ -72,16 +110,25 @@ def build_evaluate_contents(
 
 def choose_summed_fields(masks: MaskedRound) -> frozenset[str]:
     """Return the numbers to add up over the nodes that are asked for their sums."""
-    rare = find_rare_fields(masks.fields_by_node[node] for node in masks.requests)
-    return frozenset(SUMMED_FIELDS).difference(rare)
+    return frozenset(SUMMED_FIELDS).difference(_find_rare_fields(masks), masks.withheld)
+
+
+def _find_rare_fields(masks: MaskedRound) -> tuple[str, ...]:
+    """Return the numbers that too few of the nodes that are asked expect to have."""
+    return find_rare_fields(masks.fields_by_node[node] for node in masks.requests)
 
 
 def close_masked_evaluation(
-    masks: MaskedRound, session: NodeSession, results: ReplyResults[EvaluateResult]
+    masks: MaskedRound,
+    session: NodeSession,
+    results: ReplyResults[EvaluateResult],
+    *,
+    by_data: bool,
 ) -> EvaluationSums | None:
     """Add up the nodes' vectors, and remove their masks; None if they cannot be removed.
 
-    Why a client is not in the sums is logged.
+    They are not if a number is of too few nodes; ``masks.withheld`` has it then. Why a client is
+    not in the sums is logged.
     """
     problems = {k: one.reason or one.status for k, one in masks.outcomes.items()}
     num_clients, fields_by_node = 0, dict[int, frozenset[str]]()
@@ -95,11 +142,14 @@ def close_masked_evaluation(
     rare = [name for name in find_rare_fields(fields_by_node.values()) if name in asked]
     problem = masks.problem
     if rare and problem is None:
-        problem = f"a sum needs {MIN_NODES} nodes, and fewer turned out to have {', '.join(rare)}"
+        masks.withheld |= frozenset(rare)
+        session.log_withheld(rare)
+        return None
     if problem is None:
         try:
             total = masks.compute_total(session.log_evaluation_problem)
-            return decode_evaluations(total, num_clients, session.communication.metric)
+            metric = session.communication.metric
+            return decode_evaluations(total, num_clients, metric, by_data=by_data)
         except (SecureSumError, ProtocolViolationError, ArithmeticError) as error:
             problem = str(error)
     session.log_sums_problem(problem)

@@ -36,8 +36,9 @@ from .codec.secure import (
 from .secure.errors import ProtocolViolationError, SecureSumError
 from .secure.keys import RoundId, Vector
 from .secure.messages import MaskedVector, VectorRequest
-from .secure.plan import MIN_NODES
+from .secure.plan import MIN_NODES, GraphSize
 from .secure.server import SecureSum
+from .secure.settings import SecureAggregation
 from .session import NodeSession, ReplyResults
 
 SMALL_EXCHANGE = 1 / 8
@@ -74,6 +75,8 @@ class MaskedRound:
         Whether the vectors are of an evaluation instead of training.
     fields_by_node : dict of int to frozenset of str
         The numbers of an evaluation that each node that sent keys expects to have.
+    withheld : frozenset of str
+        The numbers of an evaluation that turned out to be of too few nodes.
     started : float
         When the round started, by the monotonic clock.
     """
@@ -89,6 +92,7 @@ class MaskedRound:
     problem: str | None = None
     of_evaluation: bool = False
     fields_by_node: dict[int, frozenset[str]] = field(default_factory=dict)
+    withheld: frozenset[str] = frozenset()
     started: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -102,6 +106,7 @@ class MaskedRound:
         length: int,
         seed: int,
         of_evaluation: bool = False,
+        started: float | None = None,
     ) -> Self:
         """Play the exchanges of keys and of shares with the nodes of the session's open exchange.
 
@@ -117,6 +122,8 @@ class MaskedRound:
             The run's seed, from which the neighbors follow.
         of_evaluation : bool
             Whether the vectors are of an evaluation.
+        started : float, optional
+            When the round started, by the monotonic clock; now by default.
         """
         masked = cls(
             session,
@@ -125,6 +132,7 @@ class MaskedRound:
             config,
             clients_by_node=session.clients_by_node,
             of_evaluation=of_evaluation,
+            started=time.monotonic() if started is None else started,
         )
         nodes = [*masked.clients_by_node]
         if not nodes:
@@ -133,13 +141,12 @@ class MaskedRound:
         assert secure_aggregation is not None
         try:
             size = secure_aggregation.choose_size(len(nodes), session.quorum_share)
-            low = max(MIN_NODES, size.threshold)
             round_id = RoundId(str(grid.run.run_id), server_round)
             if of_evaluation:
                 round_id = round_id.of_evaluation
-            masked.secure_sum = SecureSum(round_id, nodes, size, seed, length)
-            masked._exchange_keys(masked.secure_sum, low)
-            masked._exchange_shares(masked.secure_sum, low)
+            masked.secure_sum = SecureSum(round_id, nodes, seed, length)
+            masked._collect_keys(masked.secure_sum, max(MIN_NODES, size.threshold))
+            masked._collect_shares(masked.secure_sum, secure_aggregation, len(nodes))
             session.count_replies_again(masked.secure_sum.can_sum)
         except (ParameterError, SecureSumError) as error:
             masked._give_up(str(error))
@@ -158,7 +165,7 @@ class MaskedRound:
         }
         return self.started + shares[exchange] * self.session.communication.reply_timeout
 
-    def _exchange_keys(self, secure_sum: SecureSum, low: int) -> None:
+    def _collect_keys(self, secure_sum: SecureSum, low: int) -> None:
         """Ask all nodes for keys: who has no available client, or no masks, is not asked again."""
 
         def receive(node: int, content: RecordDict) -> None:
@@ -167,20 +174,33 @@ class MaskedRound:
             self.fields_by_node[node] = fields
 
         requests = {node: encode_keys_request() for node in self.clients_by_node}
-        self._play("keys", requests, receive, lambda nodes: len(nodes) >= low)
+        self._play_exchange("keys", requests, receive, lambda nodes: len(nodes) >= low)
 
-    def _exchange_shares(self, secure_sum: SecureSum, low: int) -> None:
-        """Collect the shares for all nodes, which the messages of training have."""
+    def _collect_shares(
+        self, secure_sum: SecureSum, assumed: SecureAggregation, num_asked: int
+    ) -> None:
+        """Collect the shares for all nodes, which the messages of training have.
+
+        The graph is that of the nodes that sent keys: one without an available client is not lost,
+        because nobody masks with it.
+        """
 
         def receive(node: int, content: RecordDict) -> None:
             secure_sum.receive_shares(node, decode_shares(content))
 
-        requests = {k: encode_share_request(r) for k, r in secure_sum.close_keys().items()}
-        self._play("shares", requests, receive, lambda nodes: len(nodes) >= low)
+        def choose_size(num_nodes: int) -> GraphSize:
+            return assumed.choose_size_again(num_nodes, num_asked, self.session.quorum_share)
+
+        requests = {
+            node: encode_share_request(request)
+            for node, request in secure_sum.close_keys(choose_size).items()
+        }
+        low = secure_sum.min_holders
+        self._play_exchange("shares", requests, receive, lambda nodes: len(nodes) >= low)
         self.requests = secure_sum.close_shares()
         self._reject({*self.clients_by_node}.difference(self.requests), LEFT_OUT)
 
-    def _play(
+    def _play_exchange(
         self,
         name: str,
         requests: Mapping[int, Records],
@@ -188,7 +208,7 @@ class MaskedRound:
         can_close: Callable[[Collection[int]], bool],
     ) -> None:
         """Play an exchange; clients without a usable reply leave the round, with their reasons."""
-        results = self._exchange(name, requests, receive, can_close)
+        results = self._send_requests(name, requests, receive, can_close)
         left = {}
         for node, clients in self.clients_by_node.items():
             usable = [k for k in clients if _has_replied(k, results)]
@@ -201,7 +221,7 @@ class MaskedRound:
                 left[node] = tuple(usable)
         self.clients_by_node = self.session.clients_by_node = left
 
-    def _exchange(
+    def _send_requests(
         self,
         name: str,
         requests: Mapping[int, Records],
@@ -316,7 +336,7 @@ class MaskedRound:
             secure_sum.receive_unmask(node, decode_unmask_shares(content))
 
         requests = {k: encode_unmask_request(r) for k, r in secure_sum.close_vectors().items()}
-        answers = self._exchange("unmask", requests, receive, secure_sum.can_unmask)
+        answers = self._send_requests("unmask", requests, receive, secure_sum.can_unmask)
         for client, problem in answers.malformed.items():
             note(client, f"its answer to unmask the sum was refused: {problem}")
         for client, result in answers.by_client.items():

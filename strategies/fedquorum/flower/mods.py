@@ -36,6 +36,7 @@ from .codec import (
     find_round,
     find_weighs_by_data,
     has_clipping_norm,
+    has_protocol_version,
     is_inquiry,
     is_of_evaluation,
     view_model,
@@ -56,6 +57,7 @@ from .codec.secure import (
     encode_summed_fields,
     encode_unmask_shares,
     encode_used_state,
+    find_earlier_fields,
     find_step,
     is_masked_round,
 )
@@ -64,7 +66,7 @@ from .secure.errors import ProtocolViolationError
 from .secure.keys import RoundId, Vector
 from .secure.messages import VectorRequest
 from .secure.node import NodeState, make_keys, make_shares, mask_vector, unmask
-from .standard_app_mod import StandardAppMod
+from .standard_app_mod import MODS_ORDER, StandardAppMod
 from .validation import HOLDS_UP_TO, NO_CLIP_INDICATOR, find_sum_problem
 
 __all__ = ["AvailabilityMod", "NodeAvailability", "SecureSumMod", "StandardAppMod"]
@@ -257,6 +259,7 @@ NO_MASK_STATE = "it has no secrets of this round's masks: it was restarted, or h
 IN_THE_CLEAR = "this round has masks, and the request would have its numbers without any"
 TOO_LARGE = "its update holds values that are too large"
 NO_SUM = "its ClientApp returned no weighted sum of its updates"
+NOT_NATIVE = f"its ClientApp replies as to Flower's strategies, so {MODS_ORDER}"
 
 
 @dataclass(frozen=True)
@@ -285,7 +288,8 @@ class SecureSumMod:
     ----------
     find_fields : callable, optional
         Takes the message that asks for keys for an evaluation, and the context, and returns which
-        of ``SUMMED_FIELDS`` the node's clients may report; by default all.
+        of ``SUMMED_FIELDS`` the node's clients may report; by default those of the node's last
+        evaluation, and all before the first one.
     """
 
     find_fields: Callable[[Message, Context], Collection[str]] | None = None
@@ -326,7 +330,10 @@ class SecureSumMod:
             if not is_of_evaluation(message.content):
                 return encode_keys(keys)
             find = self.find_fields
-            fields = SUMMED_FIELDS if find is None else find(message, context)
+            if find is not None:
+                return encode_keys(keys) | encode_summed_fields(find(message, context))
+            earlier = find_earlier_fields(context.state)
+            fields = SUMMED_FIELDS if earlier is None else earlier
             return encode_keys(keys) | encode_summed_fields(fields)
         state = _take_state(context, round_id)
         if step == MASK_SHARES:
@@ -348,6 +355,7 @@ class SecureSumMod:
         reply = call_next(message, context)
         if reply.has_error():
             return reply
+        _check_native(reply)
         results = decode_train_reply(drop_sum(reply.content))
         weighs_by_data = find_weighs_by_data(message.content)
         content = encode_train_reply(
@@ -384,6 +392,7 @@ class SecureSumMod:
         reply = call_next(message, context)
         if reply.has_error():
             return reply
+        _check_native(reply)
         results = decode_evaluate_reply(reply.content)
         content = encode_evaluate_reply(
             [
@@ -393,11 +402,24 @@ class SecureSumMod:
         )
         evaluated = [result for result in results if result.status is Status.DONE]
         if evaluated:
-            vector = encode_evaluations(evaluated, find_num_terms(message.content))
+            vector = encode_evaluations(
+                evaluated,
+                find_num_terms(message.content),
+                by_data=find_weighs_by_data(message.content),
+            )
+            fields = find_fields(vector)
+            if self.find_fields is None:
+                context.state.update(encode_summed_fields(fields))
             content.update(_mask_vector(context, state, request, select_fields(vector, asked)))
-            content.update(encode_summed_fields(find_fields(vector)))
+            content.update(encode_summed_fields(fields))
         reply.content = content
         return reply
+
+
+def _check_native(reply: Message) -> None:
+    """Refuse a reply that no mod has translated."""
+    if not has_protocol_version(reply.content):
+        raise ProtocolError(NOT_NATIVE)
 
 
 def _mask_vector(

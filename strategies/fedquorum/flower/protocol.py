@@ -234,7 +234,8 @@ class NativeProtocol:
                 and "nodes then send the model of each client",
                 f"metric={self.metric}": self.secure_aggregation is not None
                 and self.metric not in SUMMED_METRICS
-                and f"no sum over rows gives it; use one of {', '.join(SUMMED_METRICS)}",
+                and "the server would learn for which clients it is not defined; use one of "
+                f"{', '.join(SUMMED_METRICS)}",
                 "clip_norm": robustness.clip_norm is not None
                 and "the server cannot clip an update that it does not see",
                 "privacy without clients_clip": privacy is not None
@@ -300,7 +301,24 @@ class NativeProtocol:
             raise self._build_sum_error(" with clients that never train", reason)
         num_priority, num_asked = rules.selection.sampling.count_sampled(population)
         share = self.quorum.compute_share(range(num_asked), range(num_priority))
-        return self.secure_aggregation.summarize(min(num_nodes, num_asked), share)
+        try:
+            return self.secure_aggregation.summarize(min(num_nodes, num_asked), share)
+        except ParameterError as error:
+            if error.parameter != "quorum":
+                raise
+            raise self._build_quorum_error(error, num_priority, num_asked) from None
+
+    def _build_quorum_error(
+        self, error: ParameterError, num_priority: int, num_asked: int
+    ) -> ParameterError:
+        """Return the error about a quorum's share with what was given instead of the share."""
+        if self.quorum.counts == "priority":
+            allowed = "asked" + error.allowed[error.allowed.index(" with masks") :]
+            reason = f"the {num_priority} priority clients of {num_asked} clients would be enough"
+            return ParameterError("quorum_clients", allowed, "priority", reason)
+        size = self.quorum.size
+        given = int(size) if size is not None and size >= 1 else size  # not 3.0
+        return ParameterError("quorum", error.allowed, given, error.reason)
 
     def build_node_registry(self, population: Population, rules: RuleSet) -> NodeRegistry:
         """Return the registry that finds out which node hosts which client."""
@@ -971,7 +989,7 @@ class MaskedProtocol(StandardProtocol):
     def untrained_hint(self) -> str:
         """Which mods the ClientApp may lack."""
         return (
-            ". A ClientApp that is not FedQuorum's needs masks: "
+            ". A ClientApp that is not FedQuorum's needs two mods, in this order: "
             "ClientApp(mods=[SecureSumMod(), StandardAppMod()]), from fedquorum.flower.mods"
         )
 

@@ -42,9 +42,11 @@ from .codec import (
     find_unavailable_clients,
     is_native_reply,
 )
+from .codec.keys import EVALUATE_METRICS
 from .nodes import NOT_CONNECTED, SET_FEDQUORUM
 from .protocol import NativeProtocol
 from .secure.messages import MaskedVector
+from .secure.plan import MIN_NODES
 from .secure.settings import MaskSummary
 from .validation import (
     NO_CLIP_INDICATOR,
@@ -384,6 +386,16 @@ class RoundLogger:
         if kind not in self._warned:
             self._warned.add(kind)
             log(WARNING, "The model was not evaluated: %s", problem)
+
+    def log_withheld(self, fields: Sequence[str]) -> None:
+        """Log which numbers are not evaluated, as too few nodes have them, once for each set."""
+        if fields:
+            names = ", ".join(EVALUATE_METRICS[name] for name in fields)
+            self._log_once(
+                WARNING,
+                f"Not evaluated: {names}. Only one or two nodes have it, and a sum of fewer than "
+                f"{MIN_NODES} would tell theirs",
+            )
 
     def _log_unused(
         self, decision: ClientDecision, names: ClientNames, warned: Collection[int]
@@ -921,6 +933,10 @@ class NodeSession:
     def log_evaluation_problem(self, client: int, problem: str) -> None:
         """Warn that a client's evaluation is unusable."""
         self._logger.log_evaluation_problem(self.registry.names.format(client), problem)
+
+    def log_withheld(self, fields: Sequence[str]) -> None:
+        """Log which numbers are not evaluated, as too few nodes have them."""
+        self._logger.log_withheld(fields)
 
     def log_sums_problem(self, problem: str) -> None:
         """Warn that the sums of an evaluation cannot be used."""

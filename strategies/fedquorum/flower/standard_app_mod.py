@@ -30,6 +30,7 @@ from .codec import (
     view_user_config,
 )
 from .codec.keys import ARRAYS, MASKED_SUM, SERVER_ROUND
+from .codec.secure import find_step
 from .validation import Limits, find_update_problem
 
 EVALUATION_LOSS_KEYS = (*LOSS_KEYS, "eval_loss", "eval-loss")
@@ -37,6 +38,7 @@ EVALUATION_ACCURACY_KEYS = (ACCURACY_KEY, "eval_acc", "eval-acc", "eval_accuracy
 """The keys of the results of an evaluation by default, in the order of preference."""
 
 LIMITS = Limits(any_loss=True, any_accuracy=True, any_weight=True, any_float=True)
+MODS_ORDER = "the mods of its ClientApp must end with [SecureSumMod(), StandardAppMod()]"
 NO_MODEL = "its ClientApp returned no model"
 
 
@@ -71,6 +73,10 @@ class StandardAppMod:
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         """Answer one message."""
         if MASKED_SUM not in message.content:
+            if find_step(message.content) is not None:  # SecureSumMod answers it, if it is first
+                clients = decode_listed_clients(message.content)[1]
+                failed = [TrainResult(k, Status.FAILED, reason=MODS_ORDER) for k in clients]
+                return Message(encode_train_reply(failed), reply_to=message)
             return call_next(message, context)
         server_round, clients = decode_listed_clients(message.content)
         if len(clients) != 1:

@@ -65,6 +65,7 @@ from .masked_evaluation import (
     build_evaluate_contents,
     close_masked_evaluation,
     open_masked_evaluation,
+    repeat_masked_evaluation,
 )
 from .masked_round import MaskedRound, count_integers
 from .protocol import NativeProtocol
@@ -174,6 +175,8 @@ class ComposedStrategy(Strategy):
         self._objective_clients: frozenset[int] = frozenset()
         self._evaluation_clients: frozenset[int] = frozenset()
         self._masked_evaluation: MaskedRound | None = None
+        self._evaluated_arrays: ArrayRecord | None = None
+        self._evaluated_clients: tuple[int, ...] = ()
         self._evaluated_hash = b""  # of the last evaluated model, with masks
         self._is_evaluated = False
 
@@ -584,17 +587,20 @@ class ComposedStrategy(Strategy):
         A model is evaluated once: if the last rounds left all its bits the same, nobody is asked
         again.
         """
-        self._masked_evaluation = None
+        self._masked_evaluation = self._evaluated_arrays = None
         model_hash = _compute_hash(arrays)
         self._is_evaluated = model_hash == self._evaluated_hash
         if not clients or self._is_evaluated:
             return []
         self._evaluated_hash = model_hash
-        # F over the priority clients needs a second sum, unless these are all that are evaluated.
-        population = self.population
-        is_objective = population.priority.issuperset(clients) and not population.weights
+        # F over the priority clients needs a second sum, unless these are all that are evaluated;
+        # F is weighted by data.
+        population, by_data = self.population, self._evaluates_by_data
+        is_objective = by_data and population.priority.issuperset(clients)
+        is_objective = is_objective and not population.weights
         self._objective_clients = frozenset(clients if is_objective else ())
         session, seed = self._session, self.rules.selection.sampling.seed
+        self._evaluated_arrays, self._evaluated_clients = arrays, clients
         masks = self._masked_evaluation = open_masked_evaluation(
             session,
             grid,
@@ -604,8 +610,27 @@ class ComposedStrategy(Strategy):
             priority=population.priority,
             seed=seed,
         )
-        contents = build_evaluate_contents(masks, session, arrays, len(clients))
+        contents = build_evaluate_contents(masks, session, arrays, len(clients), by_data=by_data)
         return session.build_messages(contents, MessageType.EVALUATE, server_round, config)
+
+    def _repeat_masked_evaluation(self, masks: MaskedRound) -> EvaluationSums | None:
+        """Evaluate the model again, without the numbers of too few nodes."""
+        arrays = self._evaluated_arrays
+        assert arrays is not None, "no model was evaluated"
+        return repeat_masked_evaluation(
+            masks,
+            self._session,
+            arrays,
+            self._evaluated_clients,
+            priority=self.population.priority,
+            seed=self.rules.selection.sampling.seed,
+            by_data=self._evaluates_by_data,
+        )
+
+    @property
+    def _evaluates_by_data(self) -> bool:
+        """Whether the server learns the clients' amounts of data anyway, and sums may tell them."""
+        return self.rules.weighting.traits.weights_by_data
 
     def _aggregate_masked_evaluation(
         self, server_round: int, replies: Iterable[Message]
@@ -614,7 +639,10 @@ class ComposedStrategy(Strategy):
         masks, sums = self._masked_evaluation, None
         if masks is not None:
             results = self._session.collect_evaluate_results(replies, server_round)
-            sums = close_masked_evaluation(masks, self._session, results)
+            by_data = self._evaluates_by_data
+            sums = close_masked_evaluation(masks, self._session, results, by_data=by_data)
+            if sums is None and masks.withheld:
+                sums = self._repeat_masked_evaluation(masks)
         self._step_result = replace(self._step_result, sums=sums)
         if masks is not None or not self._is_evaluated:  # otherwise F is that of the same model
             objective = NO_OBJECTIVE

@@ -356,7 +356,7 @@ def summarize_sums(
     """Return ``test`` or ``validation`` of a round with masks; None without an evaluation.
 
     There is one group, because the sums of two would tell more of single clients, and no spread
-    over clients.
+    over clients. If each client counts once, the mean is the ``average``, too.
     """
     if not any(sums.counts[f"{split}_{name}"] for name in ("loss", "accuracy")):
         return None
@@ -365,6 +365,8 @@ def summarize_sums(
     group[metric] = sums.means[field]
     left_out = sums.evaluated - sums.counts[field]
     groups: dict[str, Mapping[str, float] | None] = dict.fromkeys(TEST_GROUPS)
+    if not sums.by_data:
+        group["average"] = group[metric]
     evaluated = {**group, "evaluated": sums.evaluated, "left_out": left_out}
     return {**groups, "all" if all_evaluated else "priority": evaluated}
 

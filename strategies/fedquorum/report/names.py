@@ -41,6 +41,10 @@ NOT_WITH_MASKS = "not with masks"
 """In the place of results of single clients, which only their nodes know."""
 
 
+CLIENTS_ONCE = "each client once"
+"""Beside a mean over clients that is not by data, because masks hide their amounts of data."""
+
+
 def method_title(strategy: str) -> str:
     """Return a strategy's title, such as "FedALIGN"."""
     return NAMED_STRATEGIES[strategy].title if strategy in NAMED_STRATEGIES else sanitize(strategy)

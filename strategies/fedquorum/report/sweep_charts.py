@@ -121,6 +121,13 @@ def _select_main_row(group: Group, rows: Sequence[Row]) -> Row | None:
     return min(counted, key=lambda row: row.clients != "priority", default=None)
 
 
+def _list_final_metrics(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    """Yield the metrics of the charts, each with its title."""
+    for name, title in FINAL_METRICS.items():
+        is_once = name == "test" and any(row.counts_clients_once for row in rows)
+        yield name, title.removesuffix(", by data") if is_once else title
+
+
 def _compute_final_statistic(group: Group, rows: Sequence[Row], name: str) -> Statistic | None:
     row = _select_main_row(group, rows)
     found = None if row is None else row.compute_statistic(name)
@@ -148,7 +155,7 @@ def _build_curve_chart(
     ticks = Ticks(tuple(map(float, range(len(values)))), tuple(tick_texts))
     is_numeric = all(get_value_sort_key(value)[0] == 0 for value in values)
     panels = []
-    for name, title in FINAL_METRICS.items():
+    for name, title in _list_final_metrics(rows):
         points = _SweepPoints(values, is_numeric, rows, name)
         lines = [
             line
@@ -270,7 +277,7 @@ def _build_heat_map(sweep: StrategySweep, rows: Sequence[Row]) -> Chart:
         for key, values in ((first, columns), (second, lines))
     )
     layers = []
-    for name, title in FINAL_METRICS.items():
+    for name, title in _list_final_metrics(rows):
         grid = np.full((len(lines), len(columns)), math.nan, dtype=np.float32)
         for (x, y), group in sweep.groups:
             found = _compute_final_statistic(group, rows, name)

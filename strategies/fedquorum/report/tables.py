@@ -29,7 +29,7 @@ from .final_metrics import (
     list_evaluated_groups,
 )
 from .methods import is_baseline
-from .names import NOT_WITH_MASKS, method_title
+from .names import CLIENTS_ONCE, NOT_WITH_MASKS, method_title
 from .seed_groups import (
     MAX_VALUE_LENGTH,
     Group,
@@ -104,6 +104,11 @@ class Row:
         """Of how many clients the metric is, if some have none: ``format_coverage``."""
         found = {name: self.compute_statistic(name) for name in ("evaluated", "left_out")}
         return format_coverage({name: one.mean for name, one in found.items() if one is not None})
+
+    @property
+    def counts_clients_once(self) -> bool:
+        """Whether each client counts once in all means, of which the records then have one kind."""
+        return self.group.has_masks and self.compute_statistic("average") is not None
 
     def compute_statistic(self, name: str) -> Statistic | None:
         """Compute a metric's mean and standard deviation over seeds, or None without values."""
@@ -325,8 +330,11 @@ def _format_fairness_cell(row: Row, name: str) -> str:
     text = format_cell(row.compute_statistic(name), name, row.group.metric)
     if text == MISSING and name in SPREADS and row.group.has_masks:
         return NOT_WITH_MASKS
-    if name == "test" and row.coverage and text != "-":
-        return f"{text} ({row.coverage})"
+    notes = [row.coverage] if name == "test" and row.coverage else []
+    if name in ("test", "validation") and row.counts_clients_once:
+        notes.append(CLIENTS_ONCE)
+    if notes and text != MISSING:
+        return f"{text} ({', '.join(notes)})"
     proven = row.compute_statistic("regret_bound_proven")
     unproven = name == "regret_bound" and text != "-" and (proven is None or proven.mean < 1.0)
     return f"{text} (not proven here)" if unproven else text
@@ -552,6 +560,8 @@ def _format_difference_cell(pair: MethodDifference, name: str) -> str:
     above, seeds = pair.count_above(name)
     if seeds == 0:
         return MISSING
+    if name == "test" and pair.one.counts_clients_once != pair.other.counts_clients_once:
+        return NOT_WITH_MASKS  # one mean is by data, the other is not
     text = format_cell(pair.compute_statistic(name), name, pair.one.group.metric)
     return f"{text} ({above}/{seeds})"
 

@@ -294,16 +294,18 @@ class EvaluationSums:
     evaluated : int
         The number of clients.
     means : mapping of str to float
-        By ``SUMMED_FIELDS``, the mean weighted by the clients' training data; NaN if too few
-        nodes have the number.
+        By ``SUMMED_FIELDS``, the mean over the clients; NaN if too few nodes have the number.
     counts : mapping of str to int
         The number of clients in each mean, 0 if too few nodes have the number. The others have no
         such number, or one that is not finite or too large.
+    by_data : bool
+        Whether the clients' training data weight the means; otherwise each client counts once.
     """
 
     evaluated: int
     means: Mapping[str, float]
     counts: Mapping[str, int]
+    by_data: bool
 
 
 def compute_priority_objective(

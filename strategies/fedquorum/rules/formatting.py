@@ -14,6 +14,11 @@ def format_number(value: Any) -> str:
     return "null" if value is None else f"{float(value):.6g}"
 
 
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun, such as "1 node" and "2 nodes"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def find_population_index(clients: Any, trace: DecisionTrace, index: int) -> int:
     """Return the index among all K clients, ascending, of the client at ``index`` of the n."""
     return int(np.searchsorted(clients, int(trace.updates.client[index])))

@@ -66,10 +66,12 @@ METRICS: dict[str, Metric] = {
 }
 """All metrics by their names in settings and records."""
 
-SUMMED_METRICS = tuple(
-    name for name in METRICS if name not in ("auroc", AVERAGE_PRECISION, "f1", "r2")
-)
-"""The metrics that follow from sums over rows; their means over clients are there with masks."""
+SUMMED_METRICS = tuple(name for name in METRICS if name not in ("auroc", AVERAGE_PRECISION, "r2"))
+"""The metrics that every client has, whose means over clients are there with masks.
+
+The others are not defined for a client whose test rows are of one class, or have one target: the
+server, which learns who lacks a number, would learn that.
+"""
 
 CLASSIFICATION_METRICS = "accuracy"
 REGRESSION_METRICS = "rmse"

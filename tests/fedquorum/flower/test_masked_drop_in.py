@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from fedquorum.flower.codec import NamedArrays, decode_arrays, encode_arrays
 from fedquorum.flower.mods import SecureSumMod, StandardAppMod
 from fedquorum.flower.strategies import DropInStrategy
 from fedquorum.records.reader import load_run, read_dataset
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, Result
 
@@ -87,7 +87,7 @@ def test_an_app_of_flower_gives_the_same_bits(kind: type[DropInStrategy]) -> Non
     trained = [dict(config) for config in seen if "lr" in config]
     assert trained[:NODES] == [{"lr": 0.1, "server-round": 1}] * NODES
     assert len(seen) == 2 * 3 * NODES
-    weights = np.arange(1, NODES + 1)
+    weights = np.arange(1, NODES + 1) if kind is FedAvg else np.ones(NODES)
     losses = [LOSSES[client % len(LOSSES)] for client in range(NODES)]
     metrics = dict(result.evaluate_metrics_clientapp[1])
     assert metrics == pytest.approx(
@@ -123,6 +123,59 @@ def test_an_app_without_the_mods_gets_no_model(caplog: pytest.LogCaptureFixture)
     assert not seen
     assert get_model(result)["w"].tobytes() == MODEL["w"].tobytes()
     assert "ClientApp(mods=[SecureSumMod(), StandardAppMod()])" in caplog.text
+
+
+@pytest.mark.parametrize("mods", [MODS[:1], MODS[1:], MODS[::-1]])
+def test_mods_that_are_missing_or_in_another_order_are_named(mods: Sequence[Any]) -> None:
+    """No update leaves a node, and the reason has the line to write."""
+    app = ClientApp(mods=[*mods])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        metrics = MetricRecord({"num-examples": 10})
+        content = RecordDict({"arrays": message.content["arrays"], "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    strategy = FedAU(secure_aggregation="masks", fraction_evaluate=0)
+    assert get_model(run(app, strategy, 1))["w"].tobytes() == MODEL["w"].tobytes()
+    for decision in strategy.step_result.report.decisions:
+        assert decision.reason is not None
+        assert "must end with [SecureSumMod(), StandardAppMod()]" in decision.reason
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_number_of_few_nodes_is_left_out_of_evaluations(
+    count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others are evaluated in each round; only the first one asks all nodes twice."""
+    asked: list[int] = []
+    app = ClientApp(mods=[*MODS])
+    plain = make_standard_app(report, by=add)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return plain(message, context)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        client = int(context.node_config["partition-id"])
+        asked.append(client)
+        metrics: dict[str, Any] = {"num-examples": 5, "loss": client + 0.5}
+        if client < count:
+            metrics["accuracy"] = 0.25
+        return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
+
+    logging.getLogger("flwr").addHandler(caplog.handler)
+    try:
+        result = run(app, FedAU(secure_aggregation="masks"))
+    finally:
+        logging.getLogger("flwr").removeHandler(caplog.handler)
+    expected = {"test-loss": 2.0} | ({"test-accuracy": 0.25} if count == 3 else {})
+    for metrics in result.evaluate_metrics_clientapp.values():
+        assert dict(metrics) == pytest.approx(expected, abs=1e-6)
+    assert len(result.evaluate_metrics_clientapp) == 3
+    assert len(asked) == NODES * (3 if count == 3 else 4)
+    assert ("Not evaluated: test-accuracy. Only one" in caplog.text) == (count < 3)
 
 
 @pytest.mark.parametrize(

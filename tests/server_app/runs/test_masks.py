@@ -3,7 +3,9 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from fedquorum import Population
 from fedquorum.audit.check import audit_run
@@ -91,7 +93,20 @@ def test_the_masks_of_a_run(
             10,
             r"evaluation\.clients must be all with secure_aggregation=masks \(.* on 2 nodes",
         ),
-        (("engine.quorum=0.5",), 12, 10, "engine.quorum must be more than half of"),
+        (("engine.quorum=0.5",), 12, 10, r"engine\.quorum must be more than half of .* got 0\.5"),
+        (("engine.quorum=3",), 12, 10, r"engine\.quorum must be more than half of .* got 3$"),
+        (
+            ("engine.quorum_clients=priority",),
+            12,
+            10,
+            r"engine\.quorum_clients must be asked with masks and 10 nodes .* got 'priority'",
+        ),
+        (
+            ("secure_aggregation.dropping=0.6",),
+            12,
+            10,
+            r"secure_aggregation\.dropping must be a smaller share with 10 nodes .* got 0\.6",
+        ),
         (
             ("engine.quorum=6", "secure_aggregation.dropping=0"),
             12,
@@ -181,32 +196,74 @@ def test_every_message_about_a_model_is_part_of_a_secure_sum(
     assert not audit_run(tmp_path / "run").mismatches
 
 
+@pytest.mark.parametrize("strategy", ["fedavg", "fedau"])
 def test_the_records_have_means_over_all_clients_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], strategy: str
 ) -> None:
-    """Up to the grid of the sums; the tables of the end and of the report say so."""
-    words = (*make_client_overrides(5, 5), "data=synth", "rounds=2", "strategy=fedau")
-    words += ("data.validation_fraction=0.2", "evaluation.metric=top5")
+    """Up to the grid of the sums; the tables of the end and of the report say so.
+
+    The means are by data with weights by data alone, and are named so.
+    """
+    words = (
+        *("experiment=custom", "data=synth", "rounds=2", f"strategy={strategy}"),
+        *("data.num_clients=5", "data.num_priority=5", "client.local_epochs=1"),
+        *("data.validation_fraction=0.2", "evaluation.metric=top5"),
+    )
     masked, plain = (
         run_here(tmp_path / name, *words, *mask) for name, mask in (("a", (MASKS,)), ("b", ()))
     )
     shown = capsys.readouterr().out
     assert len(re.findall(r"single clients +│ +not with masks", shown)) == 1
+    by_data = strategy == "fedavg"
+    assert ("test top-5 accuracy, each client once" in shown) != by_data
     rounds = [read_lines(run) for run in (masked, plain)]
     for found, expected in zip(*rounds, strict=True):
-        assert found["global_loss"] == pytest.approx(expected["global_loss"], abs=1e-6, nan_ok=True)
+        # The first one is measured by exchanges before round 1, which masks do not have.
+        if by_data and found["round"] > 1:
+            assert found["global_loss"] == pytest.approx(expected["global_loss"], abs=1e-6)
+        else:
+            assert found["global_loss"] is None
         for split in ("test", "validation"):
             groups, group = found[split], expected[split]["all"]
             assert [key for key, value in groups.items() if value is not None] == ["all"]
-            names = ("loss", "accuracy", "top5", "evaluated", "left_out")
-            assert groups["all"] == pytest.approx({k: group[k] for k in names}, abs=1e-3)
-    assert rounds[0][1]["global_loss"] is not None
+            means = {k: group[k] for k in ("loss", "accuracy", "top5")}
+            if not by_data:
+                evaluated = select_round(read_rows(plain, "evaluations"), found["round"])
+                keys = {k: f"{split}_{'metric' if k == 'top5' else k}" for k in means}
+                means = {k: np.mean([row[key] for row in evaluated]) for k, key in keys.items()}
+                means["average"] = group["average"]
+            counts = {k: group[k] for k in ("evaluated", "left_out")}
+            assert groups["all"] == pytest.approx(means | counts, abs=1e-6)
     assert not read_rows(masked, "evaluations")
     rows = summarize_groups(group_runs([load_run(masked), load_run(plain)]))
     table = build_summary_table(rows, "title")
     worst = [row[table.headings.index("worst client")] for row in table.rows]
     assert [cell == "not with masks" for cell in worst].count(True) == 1
+    tested = [row[table.headings.index("mean by data")] for row in table.rows]
+    assert sum("(each client once)" in cell for cell in tested) == (not by_data)
     assert build_differences_table(compute_method_differences(rows), "title").rows
+
+
+def select_round(rows: list[dict[str, Any]], server_round: int) -> list[dict[str, Any]]:
+    """Return the rows of a round."""
+    return [row for row in rows if row["round"] == server_round]
+
+
+def test_clients_that_are_away_cost_no_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At least three of eight are there in each round, and fewer than five in most."""
+    overrides = (*make_client_overrides(8, 2), "data=synth", "rounds=4", "strategy=fedau")
+    overrides += ("availability=bernoulli", "availability.p=0.5", "evaluation.every=null")
+    masked = run_here(tmp_path / "masked", *overrides, MASKS)
+    lines = read_lines(masked)
+    assert [line["trained"] + line["unavailable"] for line in lines] == [8] * 4
+    assert [line["admitted"] for line in lines] == [line["trained"] for line in lines]
+    assert 3 <= min(line["trained"] for line in lines) < 5
+    assert not audit_run(masked).mismatches
+    sum_as_with_masks(monkeypatch)
+    plain = run_here(tmp_path / "plain", *overrides)
+    assert (masked / "model.safetensors").read_bytes() == (plain / "model.safetensors").read_bytes()
 
 
 def test_a_changed_weight_of_a_masked_run_is_found(tmp_path: Path) -> None:

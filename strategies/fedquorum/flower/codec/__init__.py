@@ -62,9 +62,10 @@ Train, with masks (``fedquorum.flower.secure``)
     For an evaluation, all four have ``start-round``, and ``of-evaluation`` but for the third one,
     an evaluate request with ``masked-sum`` and ``sum-terms``, the number of clients on all nodes.
     Its reply has ids, statuses and ``masked-sum``: the sums of w x, of w and of ones for the losses
-    and accuracies x, w the client's num-examples (``fedquorum.server.number_sum``). The reply with
-    keys has ``summed-numbers`` {names: list}, the x that the node expects to have; the evaluate
-    request those to be summed, all others are 0; its reply those that the node turned out to have.
+    and accuracies x, w the client's num-examples with ``by-data``, and 1 without
+    (``fedquorum.server.number_sum``). The reply with keys has ``summed-numbers`` {names: list}, the
+    x that the node expects to have; the evaluate request those to be summed, all others are 0; its
+    reply those that the node turned out to have.
     Between them a node keeps its ``secrets`` of a run and round in ``mask-state``, never sent.
 Evaluate
     request: ``arrays`` + ``config`` {protocol, server-round, client-id: list, train-part: list,

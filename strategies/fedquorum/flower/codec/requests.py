@@ -92,8 +92,8 @@ class EvaluateRequest:
     """A node's evaluate request; ``train`` and ``test`` have an entry for each client.
 
     With ``finetune_epochs`` each client first trains the model for that many epochs. ``masking``
-    has the shares for this node if it masks its sum, over ``num_terms`` clients on all nodes, and
-    ``summed_fields`` the numbers in that sum.
+    has the shares for this node if it masks its sum, over ``num_terms`` clients on all nodes,
+    ``summed_fields`` the numbers in that sum, and ``by_data`` whether the clients' data weight it.
     """
 
     server_round: int
@@ -104,6 +104,7 @@ class EvaluateRequest:
     masking: VectorRequest | None = None
     num_terms: int = 1
     summed_fields: frozenset[str] = frozenset()
+    by_data: bool = False
 
 
 @dataclass(frozen=True)
@@ -281,6 +282,7 @@ def encode_evaluate_request(arrays: ArrayRecord, request: EvaluateRequest) -> Re
     records: dict[str, Any] = {}
     if request.masking is not None:
         config[NUM_TERMS] = request.num_terms
+        config[BY_DATA] = request.by_data
         records |= encode_vector_request(request.masking)
         records |= encode_summed_fields(request.summed_fields)
     return RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord(config), **records})

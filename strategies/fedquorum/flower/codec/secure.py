@@ -212,6 +212,11 @@ def encode_summed_fields(fields: Collection[str]) -> Records:
     return {SUMMED_NUMBERS: ConfigRecord({NAMES: names})}
 
 
+def find_earlier_fields(state: RecordDict) -> frozenset[str] | None:
+    """Return the fields that a node's state has from its last evaluation; None without any."""
+    return decode_summed_fields(state) if SUMMED_NUMBERS in state else None
+
+
 def decode_summed_fields(content: RecordDict) -> frozenset[str]:
     """Return the fields that a message of an evaluation names."""
     names = _Fields(content, SUMMED_NUMBERS, (NAMES,)).read_names(NAMES, _SUMMED_KEYS)

@@ -93,7 +93,7 @@ def check_public_key(public: bytes, sender: int) -> None:
     ProtocolViolationError
         If it does, or has another length than 32 bytes.
     """
-    _exchange(X25519PrivateKey.generate(), public, sender)
+    _compute_shared_secret(X25519PrivateKey.generate(), public, sender)
 
 
 def agree_on_key(
@@ -121,7 +121,7 @@ def agree_on_key(
     ProtocolViolationError
         If the public key has another length, or gives the all-zero key for any private key.
     """
-    shared = _exchange(private, public, pair[1])
+    shared = _compute_shared_secret(private, public, pair[1])
     return _derive(shared, round_id.encode(purpose, *sorted(pair)))
 
 
@@ -173,7 +173,7 @@ def add_mask(vector: Vector, key: bytes, *, negative: bool = False) -> None:
         combine(part, numbers[: len(part)], out=part)
 
 
-def _exchange(private: X25519PrivateKey, public: bytes, sender: int) -> bytes:
+def _compute_shared_secret(private: X25519PrivateKey, public: bytes, sender: int) -> bytes:
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:

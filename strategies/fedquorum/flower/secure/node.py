@@ -138,7 +138,7 @@ def mask_vector(
         raise ProtocolViolationError(None, "shares of nodes that are no neighbors")
     _check_count(len(request.sealed) + 1)
     if len(request.sealed) + 1 < state.threshold:
-        text = f"shares of {len(request.sealed)} neighbors are too few for {state.threshold}"
+        text = f"{len(request.sealed) + 1} holders of shares are too few for {state.threshold}"
         raise ProtocolViolationError(None, text)
     opener = derive_private_key(state.share_secret, round_id, SHARES)
     private = derive_private_key(state.mask_secret, round_id, PAIR_MASK)
@@ -180,7 +180,7 @@ def unmask(state: NodeState, request: UnmaskRequest) -> UnmaskShares:
         raise ProtocolViolationError(None, text)
     _check_count(len(survivors) + 1)
     if len(survivors) + 1 < state.threshold:
-        text = f"{len(survivors)} neighbors are left, too few for {state.threshold}"
+        text = f"{len(survivors) + 1} holders of shares are left, too few for {state.threshold}"
         raise ProtocolViolationError(None, text)
     return UnmaskShares(
         {k: state.held_own[k] for k in sorted((*survivors, state.node))},

@@ -106,7 +106,7 @@ class GraphSize:
         Raises
         ------
         ParameterError
-            If no threshold meets both.
+            If no threshold meets both, or none the lost nodes alone; by the name of the share.
 
         References
         ----------
@@ -116,8 +116,16 @@ class GraphSize:
             raise ParameterError(
                 "secure_aggregation", f"none with fewer than {MIN_NODES} nodes", num_nodes
             )
-        found = _find_size(num_nodes, colluding, dropping)
-        if found is None:
+        num_colluding, num_lost = math.ceil(colluding * num_nodes), math.ceil(dropping * num_nodes)
+        size = cls.find(num_nodes, num_colluding, num_lost)
+        if size is None:
+            if cls.find(num_nodes, 0, num_lost) is None:
+                raise ParameterError(
+                    "secure_aggregation.dropping",
+                    f"a smaller share with {num_nodes} nodes",
+                    dropping,
+                    "the threshold is more than half of the holders of shares",
+                )
             raise ParameterError(
                 "secure_aggregation.colluding",
                 f"a smaller share with {num_nodes} nodes, or secure_aggregation.dropping one",
@@ -125,7 +133,13 @@ class GraphSize:
                 f"with dropping {dropping:g} too few holders of shares would neither collude nor "
                 "be lost",
             )
-        return cls(*found)
+        return size
+
+    @classmethod
+    def find(cls, num_nodes: int, num_colluding: int, num_lost: int) -> Self | None:
+        """Return the size of ``for_shares`` for so many nodes; None if no threshold fits."""
+        found = _find_size(num_nodes, num_colluding, num_lost)
+        return None if found is None else cls(*found)
 
     @property
     def min_share(self) -> float:
@@ -134,8 +148,7 @@ class GraphSize:
 
 
 @lru_cache
-def _find_size(n: int, colluding: float, dropping: float) -> tuple[int, int] | None:
-    bad, lost = math.ceil(colluding * n), math.ceil(dropping * n)
+def _find_size(n: int, bad: int, lost: int) -> tuple[int, int] | None:
     sizes = range(2, n - 1, 2) if n > MAX_COMPLETE else range(0)
     for k in (*sizes, n - 1):
         threshold = _find_threshold(n, k, bad, lost)

@@ -1,11 +1,12 @@
 """The server's side of a secure sum: collect the messages of a round, and remove the masks."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import IntEnum
 from types import MappingProxyType
 
 import numpy as np
 
+from ...rules.formatting import count
 from .errors import ProtocolViolationError, SecureSumError
 from .keys import (
     HASH_BYTES,
@@ -62,21 +63,17 @@ class SecureSum:
     round_id : RoundId
     nodes : collection of int
         The nodes that are asked for keys.
-    size : GraphSize
-        The number of neighbors and the threshold; a smaller number of nodes is a complete graph.
     seed : int
         The run's seed, from which the graph follows.
     length : int
         d, the length of the vectors.
     """
 
-    def __init__(
-        self, round_id: RoundId, nodes: Collection[int], size: GraphSize, seed: int, length: int
-    ) -> None:
-        self._round_id, self._nodes, self._size, self._seed = round_id, {*nodes}, size, seed
+    def __init__(self, round_id: RoundId, nodes: Collection[int], seed: int, length: int) -> None:
+        self._round_id, self._nodes, self._seed = round_id, {*nodes}, seed
         self._exchange = Exchange.KEYS
         self._keys: dict[int, NodeKeys] = {}
-        self._plan = MaskPlan({}, size.threshold)
+        self._plan = MaskPlan({}, 0)
         self._shares: dict[int, NodeShares] = {}
         self._masking: dict[int, tuple[int, ...]] = {}
         self._sum: Vector = np.zeros(length, np.uint64)
@@ -104,20 +101,27 @@ class SecureSum:
         check_public_key(keys.share_key, node)
         self._keys[node] = keys
 
-    def close_keys(self) -> dict[int, ShareRequest]:
+    def close_keys(self, choose_size: Callable[[int], GraphSize]) -> dict[int, ShareRequest]:
         """Choose the neighbors of all nodes with keys, and return the second message to each.
+
+        Parameters
+        ----------
+        choose_size : callable
+            Takes the number of these nodes, and returns the number of neighbors and the threshold.
 
         Raises
         ------
         SecureSumError
             If there are fewer than ``MIN_NODES``, or fewer than the threshold.
         """
-        low = max(MIN_NODES, self._size.threshold)
-        if len(self._keys) < low:
+        num_nodes = len(self._keys)
+        size = choose_size(num_nodes) if num_nodes >= MIN_NODES else None
+        if size is None or num_nodes < size.threshold:
+            low = MIN_NODES if size is None else size.threshold
             raise SecureSumError(
-                f"{len(self._keys)} of {len(self._nodes)} nodes sent keys, and a sum needs {low}"
+                f"{num_nodes} of {count(len(self._nodes), 'node')} sent keys, and a sum needs {low}"
             )
-        self._plan = MaskPlan.for_nodes([*self._keys], self._size, self._seed, self._round_number)
+        self._plan = MaskPlan.for_nodes([*self._keys], size, self._seed, self._round_number)
         self._exchange = Exchange.SHARES
         return {
             node: ShareRequest({k: self._keys[k] for k in neighbors}, self._plan.threshold)
@@ -127,6 +131,11 @@ class SecureSum:
     @property
     def _round_number(self) -> int:
         return self._round_id.server_round
+
+    @property
+    def min_holders(self) -> int:
+        """The smallest number of nodes of which a sum is known."""
+        return max(MIN_NODES, self._plan.threshold)
 
     # --- 2. shares ---------------------------------------------------------------------------
 
@@ -158,7 +167,9 @@ class SecureSum:
         while bare := {k for k in left if not self._has_enough(k, left)}:
             left -= bare
         if len(left) < MIN_NODES:
-            raise SecureSumError(f"{len(left)} nodes have shares of enough others to mask")
+            raise SecureSumError(
+                f"{len(left)} of {len(self._keys)} nodes can mask with enough others"
+            )
         self._masking = {
             node: tuple(k for k in self._plan.neighbors[node] if k in left) for node in sorted(left)
         }
@@ -235,8 +246,8 @@ class SecureSum:
         """
         if len(self._senders) < MIN_NODES:
             raise SecureSumError(
-                f"{len(self._senders)} of {len(self._masking)} nodes sent a vector; in a sum of "
-                f"fewer than {MIN_NODES} each could tell the other's"
+                f"{len(self._senders)} of {count(len(self._masking), 'node')} sent a vector; in a "
+                f"sum of fewer than {MIN_NODES} each could tell the other's"
             )
         for node in self._masking:
             if not self._has_enough(node, self._senders):

@@ -83,6 +83,31 @@ class SecureAggregation:
         dropping = self.resolve_dropping(quorum_share)
         return MaskSummary(num_nodes, size.num_neighbors, size.threshold, self.colluding, dropping)
 
+    def choose_size_again(self, num_nodes: int, num_asked: int, quorum_share: float) -> GraphSize:
+        """Return the number of neighbors and the threshold for the nodes that sent keys.
+
+        The nodes that are lost from now on are a share of these. The number of colluding nodes
+        stays that of all that were asked, c = ceil(colluding n_asked): all of them may have sent
+        keys. If no threshold meets both, the round is tried without a margin for lost nodes.
+        There is always one then: the threshold n, for which each node must tell its own shares.
+
+        Parameters
+        ----------
+        num_nodes : int
+            n, the nodes that sent keys, at least ``MIN_NODES``.
+        num_asked : int
+            n_asked, the nodes that were asked for keys.
+        quorum_share : float
+            As for ``choose_size``.
+        """
+        num_colluding = math.ceil(self.colluding * num_asked)
+        num_lost = math.ceil(self.resolve_dropping(quorum_share) * num_nodes)
+        size = GraphSize.find(num_nodes, num_colluding, num_lost)
+        if size is None:
+            size = GraphSize.find(num_nodes, num_colluding, 0)
+        assert size is not None, "a complete graph has a threshold if no node is lost"
+        return size
+
     def choose_size(self, num_nodes: int, quorum_share: float) -> GraphSize:
         """Return the number of neighbors and the threshold for a round.
 

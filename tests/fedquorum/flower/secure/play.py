@@ -42,7 +42,7 @@ class Play:
     complaints: list[tuple[int, int | None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.server = SecureSum(ROUND, self.nodes, self.size, 1, self.length)
+        self.server = SecureSum(ROUND, self.nodes, 1, self.length)
         self.vectors = {
             k: np.random.default_rng(k).integers(-LARGE, LARGE, self.length).view(np.uint64)
             for k in self.nodes
@@ -53,7 +53,7 @@ class Play:
         for k in self.nodes:
             self.states[k], keys = make_keys(k, ROUND)
             self._send("keys", k, keys, deliver)
-        for k, share_request in self.server.close_keys().items():
+        for k, share_request in self.server.close_keys(lambda _: self.size).items():
             self.states[k], shares = make_shares(self.states[k], share_request)
             self._send("shares", k, shares, deliver)
         for k, vector_request in self.server.close_shares().items():

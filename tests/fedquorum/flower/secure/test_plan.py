@@ -51,9 +51,10 @@ def test_few_nodes_are_all_neighbors(n: int) -> None:
     ("n", "colluding", "dropping", "text"),
     [
         (2, 0.1, 0.1, "none with fewer than 3 nodes"),
-        (5, 0.1, 0.6, "a smaller share with 5 nodes"),
-        (5, 0.9, 0.1, "a smaller share with 5 nodes"),
-        (100, 0.5, 0.5, "a smaller share with 100 nodes"),
+        (5, 0.1, 0.6, "dropping must be a smaller share with 5 nodes"),
+        (5, 0.9, 0.1, "colluding must be a smaller share with 5 nodes"),
+        (100, 0.5, 0.5, "dropping must be a smaller share with 100 nodes"),
+        (100, 0.9, 0.1, "colluding must be a smaller share with 100 nodes"),
     ],
 )
 def test_shares_that_no_threshold_meets(

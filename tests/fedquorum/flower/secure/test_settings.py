@@ -46,6 +46,28 @@ def test_a_quorum_below_the_threshold_is_refused() -> None:
         settings.choose_size(10, 0.5)
 
 
+@pytest.mark.parametrize(
+    ("num_nodes", "num_asked", "quorum", "expected"),
+    [
+        (8, 8, 1.0, (7, 5)),
+        (4, 8, 1.0, (3, 3)),
+        (3, 8, 1.0, (2, 2)),
+        (3, 20, 1.0, (2, 3)),  # two of them may collude
+        (3, 200, 1.0, (2, 3)),
+        (5, 8, 0.625, (4, 3)),
+        (3, 5, 0.6, (2, 2)),  # no margin for lost nodes is left
+    ],
+)
+def test_the_threshold_follows_from_the_nodes_that_sent_keys(
+    num_nodes: int, num_asked: int, quorum: float, expected: tuple[int, int]
+) -> None:
+    """It is more than half, and more than the nodes that may collude among all asked."""
+    size = SecureAggregation().choose_size_again(num_nodes, num_asked, quorum)
+    assert (size.num_neighbors, size.threshold) == expected
+    if num_nodes == num_asked:
+        assert size == SecureAggregation().choose_size(num_asked, quorum)
+
+
 def test_two_nodes_are_too_few() -> None:
     """Each could subtract its own vector."""
     with pytest.raises(ParameterError, match="none with fewer than 3 nodes, got 2"):

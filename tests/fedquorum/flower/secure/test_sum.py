@@ -192,7 +192,7 @@ def test_below_the_threshold_the_round_is_refused() -> None:
     """In each step, with the numbers."""
     for step, text in (
         ("keys", "2 of . nodes sent keys, and a sum needs 3"),
-        ("shares", "0 nodes have shares of enough others to mask"),
+        ("shares", "0 of 5 nodes can mask with enough others"),
         ("vector", "2 of 5 nodes sent a vector; in a sum of fewer than 3 each"),
         ("unmask", "2 of 3 needed shares of node 10 were revealed"),
     ):
