@@ -44,10 +44,19 @@ TAGS = (
 
 def tamper(run: Path, outside: Path, seed: int) -> str:
     """Change a run's directory in one of the ways, and return its name."""
-    rng = random.Random(seed)
-    name = rng.choice(sorted(WAYS))
+    rng, name = _draw_way(seed)
     WAYS[name](run, outside, rng)
     return name
+
+
+def name_way(seed: int) -> str:
+    """Return the name of the way in which ``tamper`` changes a directory."""
+    return _draw_way(seed)[1]
+
+
+def _draw_way(seed: int) -> tuple[random.Random, str]:
+    rng = random.Random(seed)
+    return rng, rng.choice(sorted(WAYS))
 
 
 def _choose_file(run: Path, rng: random.Random) -> Path:

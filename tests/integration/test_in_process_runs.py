@@ -29,7 +29,7 @@ from tests.reference import fedau
 from tests.reference.fedalign import find_mismatches
 from tests.reference.idx import write_idx
 
-SHORT = ("rounds=20", "strategy.warmup_fraction=0.2")
+SHORT = ("rounds=20", "strategy.warmup_fraction=0.2", "client.local_epochs=1")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from tests.integration.conftest import assert_same_bits, read_round_lines
 
 pytestmark = pytest.mark.slow
 
-ROUNDS, EVERY = (50, 10) if is_long() else (15, 5)
+ROUNDS, EVERY = (50, 10) if is_long() else (10, 5)
 AWAY = "availability=bernoulli", "availability.p=0.5"
 PLAIN: tuple[str, ...] = ()
 NO_WARM_UP = "strategy.warmup_fraction=0"
@@ -35,6 +35,7 @@ class Runs:
     def _made(self, words: tuple[str, ...]) -> Path:
         directory = self._folder / ",".join(words or ("plain",))
         common = ("experiment=fedalign/synth_low", f"rounds={ROUNDS}", f"evaluation.every={EVERY}")
+        common += () if is_long() else ("client.local_epochs=1",)
         return run_here(directory, *common, *words)
 
 
