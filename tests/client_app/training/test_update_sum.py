@@ -161,6 +161,35 @@ def test_blocks_of_any_size_give_the_same_bits(size: int, monkeypatch: pytest.Mo
         assert one.low.tobytes() == other.low.tobytes()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("factor", [1.0, 50.0, 1 / 3])
+@pytest.mark.parametrize("size", [1, BLOCK - 1, BLOCK, BLOCK + 1])
+def test_parts_that_equal_their_terms_leave_the_lower_bin_unchanged(
+    size: int, factor: float, dtype: type[np.floating[Any]]
+) -> None:
+    """The same bits as with a lower part of each term, also if only the last term has one."""
+
+    class TwoParts(NumPyBackend):
+        def is_rounded(self, terms: Any, parts: Any) -> bool:
+            return False
+
+    rng = np.random.default_rng(6)
+    start = {"a": np.zeros(size, dtype)}
+    changes = (rng.integers(-64, 64, (3, size)) / 1024).astype(dtype)
+    changes[1, -1] = 2.0**-60
+    models = torch.from_numpy(changes).T.contiguous().T  # the rows are not contiguous
+    found = []
+    for library in (NumPyBackend(), TwoParts()):
+        total = UpdateSum(start, CPU, ExponentBins.for_num_terms(3), library)
+        for k in range(3):
+            assert total.add([models[k : k + 1]], [factor]) == [None]
+        found.append(total.get_sums()["a"])
+    assert found[0].index == found[1].index
+    assert found[0].high.tobytes() == found[1].high.tobytes()
+    assert found[0].low.tobytes() == found[1].low.tobytes()
+    assert found[0].low[-1] != 0
+
+
 def test_a_term_beyond_fixed_bins_is_left_out_by_its_node() -> None:
     """With a reason of its own; terms at the limit count."""
     bins = choose_fixed_bins(["w", "b"], 4, 1.0, {"w": 1.0, "b": 2.0**-20})
