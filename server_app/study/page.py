@@ -210,9 +210,10 @@ def _list_facts(result: StudyResult, engine: str) -> Iterator[tuple[str, str]]:
         yield "Guessing", f"{unit.metric} {score} for {clients}: a model {known}"
     margin = f"±{unit.format_amount(result.min_effect)} of {unit.metric}"
     yield "No difference", f"means that no interval extends above {margin}"
-    budget = "the same budget for each method"
     seeds = join_words([*map(str, result.tuning_seeds)])
-    yield "Tuning", f"with seeds {seeds}, on validation splits, {budget}"
+    is_tuned = any(method.trials for method in result.methods)
+    tuning = f"with seeds {seeds}, on validation splits, the same budget for each method"
+    yield "Tuning", tuning if is_tuned else "none: no scores chose a method's values"
     amount, used = (format_duration(spent.unit, one) for one in (spent.amount, spent.spent))
     yield "Budget", f"{amount}, of which {used} were spent"
     if engine:

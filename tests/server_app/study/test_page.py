@@ -92,6 +92,15 @@ def test_the_page_says_for_which_rows_the_intervals_hold() -> None:
     )
 
 
+def test_the_page_says_that_nothing_was_tuned() -> None:
+    """The study has no trials; the page in the snapshot has some."""
+    result = make_study_answer({"fedavg": [0.7] * 5, "mifa": [0.8] * 5})
+    untuned = replace(result, methods=tuple(replace(one, trials=()) for one in result.methods))
+    text = read_page_text(render_study_page(untuned))
+    assert "none: no scores chose a method's values" in text
+    assert "the same budget for each method" not in text
+
+
 def test_a_study_without_runs_has_a_page() -> None:
     """The page of an interrupted study has no charts and no claims."""
     text = render_study_page(make_study_answer({"fedavg": [], "mifa": []}))
