@@ -177,9 +177,9 @@ class Deployment:
         """Return a node's public key, one line."""
         return self.make_key(name).with_name(f"{name}.pub").read_text().strip()
 
-    def run_flwr(self, *words: str) -> Outcome:
-        """Run Flower's command as the operator of the server."""
-        return Shell(self.folder, self.env)("flwr", *words)
+    def run_flwr(self, *words: str, timeout: float = 300) -> Outcome:
+        """Run Flower's command as the operator of the server, for so many seconds at most."""
+        return Shell(self.folder, self.env)("flwr", *words, timeout=timeout)
 
     def register(self, name: str) -> None:
         """Let the node with this name's key in."""
