@@ -38,12 +38,12 @@ class Nodes:
     def start(self, client: int) -> None:
         self.made.start_script(
             NAMES[client],
-            client,
             NODE,
+            f"client-id={client}",
             *("--isolation", "process"),
             port=self.cable.port if client == CUT else None,
             HOLD=self.holds.get(client, ""),
-            LOOP_SECONDS=2,  # rounds while the test waits for Flower only take processors
+            LOOP_SECONDS=4,  # rounds while the test waits for Flower only take processors
         )
 
     def trains(self, client: int, group: str) -> bool:

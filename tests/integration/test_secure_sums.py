@@ -41,8 +41,15 @@ def start_nodes(made: Deployment, hold: Path) -> None:
     """Start all nodes; those in ``DEATHS`` are killed in round 2."""
     made.register_clients(NAMES)
     for client, name in enumerate(NAMES):
-        words = ("--isolation", "process")
-        made.start_script(name, client, NODE, *words, HOLD=hold, DIE=DEATHS.get(client, ""))
+        made.start_script(
+            name,
+            NODE,
+            f"client-id={client}",
+            *("--isolation", "process"),
+            LOOP_SECONDS=1,  # each look takes the SuperLink 10 ms of a processor
+            HOLD=hold,
+            DIE=DEATHS.get(client, ""),
+        )
 
 
 def read_blobs(database: Path) -> list[bytes]:
