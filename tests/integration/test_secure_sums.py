@@ -46,7 +46,6 @@ def start_nodes(made: Deployment, hold: Path) -> None:
             NODE,
             f"client-id={client}",
             *("--isolation", "process"),
-            LOOP_SECONDS=1,  # each look takes the SuperLink 10 ms of a processor
             HOLD=hold,
             DIE=DEATHS.get(client, ""),
         )
