@@ -33,7 +33,7 @@ def make_generator(
     """
     words = [seed, zlib.crc32(purpose.encode()), round_number, client]
     # NumPy converts the numbers of a list one by one to the same 32-bit words, which takes longer.
-    fits = 0 <= min(words) and max(words) < 2**32
+    fits = min(words) >= 0 and max(words) < 2**32
     return np.random.default_rng(np.array(words, np.uint32) if fits else words)
 
 
