@@ -38,6 +38,7 @@ STAGES = {
 }
 """The text in a SuperNode's log that ends each stage, in the order of a message."""
 
+MAX_RUN_SECONDS = 1800.0
 POLL_SECONDS = 0.02  # seconds between two reads of the logs
 NUM_SKIPPED_ROUNDS = 2  # rounds in which nodes fetch and unpack the app
 
@@ -124,7 +125,8 @@ def run_deployment(
         f"{words} rounds={rounds} engine.node_keys={deployment.nodes}"
     )
     config = f'experiment="custom" overrides="{overrides}" output-dir="{deployment.folder / name}"'
-    done = deployment.run_flwr("run", str(app), "deployment", "--stream", "--run-config", config)
+    command = ("run", str(app), "deployment", "--stream", "--run-config", config)
+    done = deployment.run_flwr(*command, timeout=MAX_RUN_SECONDS)
     if done.status:
         sys.exit(done.stdout + done.stderr)
     lines = (deployment.folder / name / "rounds.jsonl").read_text().splitlines()

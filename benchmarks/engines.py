@@ -181,6 +181,8 @@ def main() -> None:
             competitors, options.rounds + NUM_WARMUP_ROUNDS, options.pairs, memory=options.memory
         )
     ratios = compute_ratios(results, options.reference, options.pairs)
+    machine = describe_machine()
+    print(f"{machine['processor']}, {machine['instruction_set']}, {machine['cores']} cores\n")
     _print_results(options.workload, results)
     _print_ratios(ratios)
     if options.json is not None:
@@ -188,7 +190,7 @@ def main() -> None:
             "workload": options.workload,
             "results": [vars(result) for result in results],
             "ratios": [vars(ratio) for ratio in ratios],
-            "machine": describe_machine(),
+            "machine": machine,
         }
         options.json.write_text(json.dumps(content, indent=2))
 
@@ -230,13 +232,22 @@ def _parse_options() -> argparse.Namespace:
     if options.peers:
         if options.workload not in PEER_WORKLOADS:
             parser.error(f"--peers needs one of the workloads {', '.join(PEER_WORKLOADS)}")
-        check_peers(options.peers_dir)
+        check_peers(options.peers_dir, select_peers(options.only))
     return options
 
 
-def check_peers(environments: Path) -> None:
+def select_peers(only: Sequence[str] | None) -> list[str]:
+    """Return the peers whose competitors ``only`` names, by default all."""
+    return [
+        peer
+        for peer in PEERS
+        if not only or any(name == peer or name.startswith(f"{peer}_") for name in only)
+    ]
+
+
+def check_peers(environments: Path, peers: Sequence[str]) -> None:
     """Exit with the installing command if peers are missing."""
-    names = " ".join(find_missing_peers(environments, list(PEERS)))
+    names = " ".join(find_missing_peers(environments, list(peers)))
     if names:
         sys.exit(
             f"no {names} in {environments}; "
@@ -715,6 +726,7 @@ def describe_machine() -> dict[str, Any]:
     return {
         "platform": platform.platform(),
         "processor": _get_processor(),
+        "instruction_set": _get_instruction_set(),
         "cores": len(os.sched_getaffinity(0)),
         "gpu": gpu,
         "python": platform.python_version(),
@@ -726,6 +738,13 @@ def _get_processor() -> str:
     text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
     return names[0] if names else platform.processor()
+
+
+def _get_instruction_set() -> str:
+    """Return the widest vector instructions that torch uses, such as "AVX2", and AMX if present."""
+    path = Path("/proc/cpuinfo")
+    has_amx = path.exists() and "amx_tile" in path.read_text().split()
+    return torch.backends.cpu.get_cpu_capability() + (" and AMX" if has_amx else "")
 
 
 def _print_results(workload: str, results: list[Result]) -> None:

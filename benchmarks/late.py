@@ -19,6 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.engines import describe_machine
 from benchmarks.scale import CLIENTS_PER_ROUND, build_job, measure_job, write_data
 
 UNDER_WAY = 500
@@ -54,7 +55,9 @@ def main() -> None:
                 results.append(measure_pair(Path(folder), rows, options))
                 print(f"| {' | '.join(format_cells(results[-1]))} |", flush=True)
     if options.json is not None:
-        options.json.write_text(json.dumps(results, indent=2))
+        options.json.write_text(
+            json.dumps({"results": results, "machine": describe_machine()}, indent=2)
+        )
 
 
 def measure_pair(folder: Path, rows: int, options: argparse.Namespace) -> dict[str, Any]:

@@ -83,7 +83,13 @@ def main() -> None:
                 cells = [cell.format(**results[-1]) for _, cell in COLUMNS]
                 print(f"| {' | '.join(cells)} |", flush=True)
     if options.json is not None:
-        options.json.write_text(json.dumps(results, indent=2))
+        # Here, because a child measures its own memory, and engines imports PyTorch.
+        sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+        from benchmarks.engines import describe_machine
+
+        options.json.write_text(
+            json.dumps({"results": results, "machine": describe_machine()}, indent=2)
+        )
 
 
 def build_job(

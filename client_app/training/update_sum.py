@@ -111,10 +111,10 @@ class UpdateSum:
             if array_rows.shape[1]:
                 is_usable &= np.asarray(library.compute_row_max(array_rows).tolist()) <= MAX_VALUE
         problems = [
-            self._find_problem(
-                [array_rows[k] for array_rows in rows], factors[k], usable=bool(is_usable[k])
-            )
-            for k in range(m)
+            None
+            if usable and self.total.can_add_any(factor)
+            else self._find_problem([array_rows[k] for array_rows in rows], factor, usable=usable)
+            for k, (factor, usable) in enumerate(zip(factors, is_usable.tolist(), strict=True))
         ]
         added = [k for k in range(m) if problems[k] is None]
         if len(added) < m:

@@ -31,7 +31,10 @@ def make_generator(
     client : int
         The client id; also 0 for a purpose of all clients.
     """
-    return np.random.default_rng([seed, zlib.crc32(purpose.encode()), round_number, client])
+    words = [seed, zlib.crc32(purpose.encode()), round_number, client]
+    # NumPy converts the numbers of a list one by one to the same 32-bit words, which takes longer.
+    fits = min(words) >= 0 and max(words) < 2**32
+    return np.random.default_rng(np.array(words, np.uint32) if fits else words)
 
 
 def derive_seed(seed: int, purpose: str) -> int:

@@ -141,12 +141,32 @@ def test_missing_peers_are_named_with_the_command(tmp_path: Path) -> None:
     installed.parent.mkdir(parents=True)
     installed.touch()
     with pytest.raises(SystemExit) as error:
-        engines.check_peers(tmp_path)
+        engines.check_peers(tmp_path, list(PEERS))
     others = " ".join(peer for peer in PEERS if peer != "pfl")
     assert str(error.value) == (
         f"no {others} in {tmp_path}; "
         f"install with: python -m benchmarks.peers.install {tmp_path} {others}"
     )
+
+
+@pytest.mark.parametrize(
+    ("only", "peers"),
+    [
+        (None, list(PEERS)),
+        (["in_process_auto"], []),
+        (["in_process_auto", "pfl_channels_last_2_processes"], ["pfl"]),
+        (["fluke", "pfl", "bare_arithmetic"], ["pfl", "fluke"]),
+    ],
+)
+def test_only_the_named_peers_must_be_installed(only: list[str] | None, peers: list[str]) -> None:
+    """--only with --peers asks for the environments of the peers that it names."""
+    assert engines.select_peers(only) == peers
+
+
+def test_the_machine_has_its_instruction_set() -> None:
+    """Times on processors with other vector instructions are not comparable."""
+    found = engines.describe_machine()["instruction_set"]
+    assert found.removesuffix(" and AMX") == torch.backends.cpu.get_cpu_capability()
 
 
 def test_every_peer_has_a_runner() -> None:

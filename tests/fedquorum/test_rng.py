@@ -1,7 +1,9 @@
 """Random streams: reproducible, and independent of each other."""
 
+import zlib
 from itertools import product
 
+import numpy as np
 import pytest
 from fedquorum.rng import MIN_JOINT_DRAWS, derive_seed, draw_normals, make_generator
 
@@ -11,6 +13,15 @@ def test_a_stream_is_reproducible() -> None:
     first = make_generator(1, "batches", 2, 3).random(4).tolist()
     make_generator(1, "batches", 2, 4).random(100)
     assert make_generator(1, "batches", 2, 3).random(4).tolist() == first
+
+
+@pytest.mark.parametrize("client", [0, 1, 2**32 - 1, 2**32, 2**40])
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**70])
+def test_a_stream_is_that_of_the_list_of_its_values(seed: int, client: int) -> None:
+    """The stream is NumPy's for the list, also for numbers of more than 32 bits."""
+    expected = np.random.default_rng([seed, zlib.crc32(b"batches"), 3, client])
+    found = make_generator(seed, "batches", 3, client)
+    assert found.bit_generator.state == expected.bit_generator.state
 
 
 def test_every_value_changes_the_stream() -> None:

@@ -1,6 +1,7 @@
 """Run the commands as a user does, in separate processes."""
 
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -11,6 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +47,7 @@ class Shell:
 
     def __call__(self, *command: str, timeout: float = 300) -> Outcome:
         name, *words = command
-        folder = preloaded.get_folder() if name == preloaded.COMMAND.name else BIN
+        folder = preloaded.get_folder(name) if name in preloaded.COMMANDS else BIN
         done = subprocess.run(
             [str(folder / name), *words],
             cwd=self.cwd,
@@ -82,6 +86,26 @@ def start_command(*command: str, cwd: Path, **variables: str) -> Iterator[subpro
 def shell(tmp_path: Path) -> Shell:
     """Return a shell in an empty directory."""
     return Shell(tmp_path)
+
+
+IMPORTED_BY_FORKS = (
+    *("client_app.app", "server_app.app", "torch.utils.tensorboard"),
+    *("flwr.supernode.cli", "flwr.supernode.start_client_internal"),
+)
+
+
+@cache
+def get_forks() -> ForkServerContext:
+    """Return what starts processes as forks of one that has imported the modules of runs and nodes.
+
+    So kills hit the run and not its start-up, and the imports take a processor's seconds once.
+    """
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload([*IMPORTED_BY_FORKS])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLWR_TELEMETRY_ENABLED", "0")  # read when Flower is imported
+        forkserver.ensure_running()
+    return forks
 
 
 def read_round_lines(run: Path) -> bytes:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import urllib.request
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,7 @@ from tests.integration.conftest import (
     Shell,
     assert_same_bits,
     find_free_port,
+    get_forks,
     wait_for,
 )
 
@@ -61,6 +62,62 @@ def is_reason_of_lost_node(reason: str) -> bool:
     return reason == "no reply in time" or reason.startswith(gone)
 
 
+class ForkedScript:
+    """A script in a fork of a process that has its imports, with the methods of ``Popen``."""
+
+    def __init__(
+        self, command: list[str], folder: Path, environment: dict[str, str], log: Path
+    ) -> None:
+        target = (command, folder, environment, log)
+        self._process = get_forks().Process(target=_run_script, args=target, daemon=True)
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, None while the script runs."""
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while the script runs."""
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end, and return the exit code.
+
+        Raises
+        ------
+        subprocess.TimeoutExpired
+            When the script still runs.
+        """
+        self._process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+        return self.returncode
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self._process.terminate()
+
+
+def _run_script(command: list[str], folder: Path, environment: dict[str, str], log: Path) -> None:
+    """Become what ``Popen`` would start: an own session, environment, folder and log."""
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    with log.open("ab") as stream:
+        os.dup2(stream.fileno(), 1)
+        os.dup2(stream.fileno(), 2)
+    sys.argv = command
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in (1, 2))
+    runpy.run_path(command[0], run_name="__main__")
+
+
+Process = subprocess.Popen[bytes] | ForkedScript
+
+
 @dataclass
 class Deployment:
     """One SuperLink and its SuperNodes, every process known by its id."""
@@ -68,7 +125,7 @@ class Deployment:
     folder: Path
     port: int
     env: dict[str, str]
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    processes: dict[str, Process] = field(default_factory=dict)
 
     @property
     def nodes(self) -> Path:
@@ -80,19 +137,26 @@ class Deployment:
 
         With all its children, as systemd ends those of a service that died.
         """
-        if name in self.processes:
-            self.send_signal(name, signal.SIGKILL)
-            self.processes[name].wait(30)
+        self._end(name)
         with self.log(name).open("ab") as log:
-            self.processes[name] = subprocess.Popen(
+            started = subprocess.Popen(
                 command,
                 cwd=self.folder,
-                env={**os.environ, **self.env, **{k: str(v) for k, v in variables.items()}},
+                env=self._build_environment(variables),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        return self.processes[name]
+        self.processes[name] = started
+        return started
+
+    def _end(self, name: str) -> None:
+        if name in self.processes:
+            self.send_signal(name, signal.SIGKILL)
+            self.processes[name].wait(30)
+
+    def _build_environment(self, variables: Mapping[str, object]) -> dict[str, str]:
+        return {**os.environ, **self.env, **{key: str(value) for key, value in variables.items()}}
 
     def start_superlink(self) -> None:
         """Start the SuperLink, which keeps its database, and wait until it answers."""
@@ -140,22 +204,29 @@ class Deployment:
     def start_script(
         self,
         name: str,
-        client: int,
         script: Path,
+        node_config: str,
         *words: str,
         port: int | None = None,
         **variables: object,
-    ) -> subprocess.Popen[bytes]:
-        """Start a script that takes a SuperNode's options, with its own home and key."""
+    ) -> None:
+        """Start a script that takes a SuperNode's options, with its own home and key.
+
+        In a fork, as to import PyTorch and Flower takes more time than most nodes do.
+        """
         home = self.folder / "devices" / name
         home.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, str(script), "--superlink", f"127.0.0.1:{port or self.port}"]
+        command = [str(script), "--superlink", f"127.0.0.1:{port or self.port}"]
         command += ["--root-certificates", str(self.folder / "tls" / "ca.pem")]
         command += ["--auth-supernode-private-key", str(self.make_key(name))]
-        command += ["--node-config", f"client-id={client}", "--host", "127.0.0.1"]
+        command += ["--node-config", node_config, "--host", "127.0.0.1"]
         command += ["--port", str(find_free_port()), *words]
         path = f"{ROOT}{os.pathsep}{ROOT / 'strategies'}"
-        return self.start(name, command, FLWR_HOME=home, PYTHONPATH=path, **variables)
+        variables |= {"FLWR_HOME": home, "PYTHONPATH": path}
+        self._end(name)
+        self.processes[name] = ForkedScript(
+            command, self.folder, self._build_environment(variables), self.log(name)
+        )
 
     def send_signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a process that was started, and to its children."""
@@ -177,9 +248,9 @@ class Deployment:
         """Return a node's public key, one line."""
         return self.make_key(name).with_name(f"{name}.pub").read_text().strip()
 
-    def run_flwr(self, *words: str) -> Outcome:
-        """Run Flower's command as the operator of the server."""
-        return Shell(self.folder, self.env)("flwr", *words)
+    def run_flwr(self, *words: str, timeout: float = 300) -> Outcome:
+        """Run Flower's command as the operator of the server, for so many seconds at most."""
+        return Shell(self.folder, self.env)("flwr", *words, timeout=timeout)
 
     def register(self, name: str) -> None:
         """Let the node with this name's key in."""

@@ -1,12 +1,13 @@
-"""Run the command ``fedquorum`` in forks of a process that has imported its modules.
+"""Run the command ``fedquorum`` or ``flwr`` in forks of a process that has imported its modules.
 
-    python preloaded.py SOCKET      serve until the parent process ends
+    python preloaded.py SOCKET NAME      serve until the parent process ends
 
 A command imports PyTorch and a thousand other modules, which takes two seconds of a core, and the
-suite runs a hundred commands. ``get_folder`` starts the process, one for each worker of the suite,
-and returns a folder with a small ``fedquorum`` that lets a fork handle its arguments, environment,
-directory and streams. Where Python itself would start in another way, it becomes the real command.
-Tests of signals and of imports start that one.
+suite runs some hundred commands. ``get_folder`` starts the process, one for each command and worker
+of the suite, and returns a folder with a small command that lets a fork handle its arguments,
+environment, directory and streams. ``flwr`` has its own process, without the modules of this
+repository: it imports those of the app that it is given. Where Python itself would start in another
+way, the small command becomes the real one. Tests of signals and of imports start that one.
 """
 
 import atexit
@@ -30,16 +31,28 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-COMMAND = Path(sys.executable).parent / "fedquorum"
-MODULES = ("server_app.cli.fedquorum", "server_app.runs.loop", "torch.utils.tensorboard", "pandas")
+BIN = Path(sys.executable).parent
+COMMANDS = {"fedquorum": ("fedquorum_app", "main"), "flwr": ("flwr.cli.app", "app")}
+"""The module and the function of each command."""
+
+MODULES = {
+    "fedquorum": (
+        *("server_app.cli.fedquorum", "server_app.runs.loop", "torch.utils.tensorboard"),
+        "pandas",
+    ),
+    "flwr": ("flwr.cli.app",),
+}
+"""What each of them imports for nearly every call."""
+
 STARTS = ("PYTHON", "OMP_", "MKL_", "CUDA_")
 """How the names of variables begin that are read when Python or a module starts."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """The arguments, the environment and the directory of a command."""
+    """The name, the arguments, the environment and the directory of a command."""
 
+    name: str
     arguments: list[str]
     environment: dict[str, str]
     directory: str
@@ -49,19 +62,19 @@ class Call:
         os.environ.clear()
         os.environ.update(self.environment)
         os.chdir(self.directory)
-        sys.argv = [str(COMMAND), *self.arguments]
-        sys.modules["__main__"].__file__ = str(COMMAND)
+        sys.argv = [str(BIN / self.name), *self.arguments]
+        sys.modules["__main__"].__file__ = sys.argv[0]
 
 
 @cache
-def get_folder() -> Path:
-    """Start the process once, and return the folder with the small command."""
+def get_folder(name: str) -> Path:
+    """Start a command's process once, and return the folder with the small command."""
     folder = Path(tempfile.mkdtemp(prefix="preloaded-"))
     path = folder / "socket"
     environment = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0"}  # the library reads it at import
-    process = subprocess.Popen([sys.executable, __file__, str(path)], env=environment)
-    script = folder / COMMAND.name
-    words = shlex.join([sys.executable, "-IS", __file__, "--ask", str(path)])
+    process = subprocess.Popen([sys.executable, __file__, str(path), name], env=environment)
+    script = folder / name
+    words = shlex.join([sys.executable, "-IS", __file__, "--ask", str(path), name])
     # Without site-packages Python starts in a few milliseconds.
     script.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
     script.chmod(0o700)
@@ -85,17 +98,17 @@ def _list_starts(environment: dict[str, str]) -> dict[str, str]:
     return {key: value for key, value in environment.items() if key.startswith(STARTS)}
 
 
-def serve(path: Path) -> None:
+def serve(path: Path, name: str) -> None:
     """Import the modules, and fork for every call until the parent process ends."""
     parent = os.getppid()
     environment = dict(os.environ)
-    sys.path[0] = str(COMMAND.parent)  # as in the command's script
+    sys.path[0] = str(BIN)  # as in the command's script
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen(64)  # so that calls wait for the imports
         listener.settimeout(1.0)
-        for name in MODULES:
-            import_module(name)
+        for module in MODULES[name]:
+            import_module(module)
         assert threading.active_count() == 1  # a fork would have the locks of all
         gc.freeze()  # forks share the pages that the collector leaves alone
         while os.getppid() == parent:
@@ -123,16 +136,16 @@ def _handle(connection: socket.socket, environment: dict[str, str]) -> int:
             os.dup2(stream, number)
             os.close(stream)
         call.take_over()
-        _run()
+        _run(call.name)
     _, status = os.waitpid(child, 0)
     connection.sendall(str(os.waitstatus_to_exitcode(status)).encode())
     return 0
 
 
-def _run() -> NoReturn:
+def _run(name: str) -> NoReturn:
     """Run the command, and end as Python does, but keep all modules: to free them takes long."""
-    from fedquorum_app import main
-
+    module, function = COMMANDS[name]
+    main = getattr(import_module(module), function)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         status: Any = main()
@@ -151,19 +164,19 @@ def _run() -> NoReturn:
     os._exit(status or 0)
 
 
-def ask(path: str, arguments: list[str]) -> NoReturn:
+def ask(path: str, name: str, arguments: list[str]) -> NoReturn:
     """End with the status of a fork that handles the arguments of this process."""
-    call = Call(arguments, dict(os.environ), str(Path.cwd()))
+    call = Call(name, arguments, dict(os.environ), str(Path.cwd()))
     with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
         socket.send_fds(connection, [b"!"], [0, 1, 2])
         connection.sendall(json.dumps(asdict(call)).encode() + b"\n")
         if status := connection.recv(8):
             sys.exit(int(status))
-    os.execv(COMMAND, [str(COMMAND), *arguments])  # noqa: S606 - no shell is needed
+    os.execv(BIN / name, [str(BIN / name), *arguments])  # noqa: S606 - no shell is needed
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "--ask":
-        ask(sys.argv[2], sys.argv[3:])
-    serve(Path(sys.argv[1]))
+        ask(sys.argv[2], sys.argv[3], sys.argv[4:])
+    serve(Path(sys.argv[1]), sys.argv[2])

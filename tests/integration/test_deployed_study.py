@@ -76,7 +76,7 @@ def deployment(
             make_table(client).to_csv(home / "rows.csv", index=False)
             (home / "node.yaml").write_text(POLICIES.get(client, ""))
             config = f'client-id={client} data-path="{home / "rows.csv"}"'
-            made.start_script(name, client, NODE, "--isolation", "process", "--node-config", config)
+            made.start_script(name, NODE, config, "--isolation", "process")
         for key, value in made.env.items():
             monkeypatch.setenv(key, value)
         monkeypatch.chdir(made.folder)

@@ -1,8 +1,6 @@
 """A drop-in strategy and this project's ClientApp on real nodes that host several clients each."""
 
 import json
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.builders_runs import run_here
-from tests.integration.conftest import ROOT, Outcome, find_free_port, read_round_lines
+from tests.integration.conftest import Outcome, read_round_lines
 from tests.integration.deployed import Deployment, start_deployment
 
 pytestmark = [pytest.mark.slow, pytest.mark.flower]
@@ -71,18 +69,11 @@ def app(clone: Path) -> Path:
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """Return a SuperLink with two SuperNodes, each of which hosts half of the clients."""
     with start_deployment(tmp_path_factory.mktemp("deployment")) as made:
-        for number in range(NODES):
-            name = f"node-{number}"
-            made.register(name)
-            home = made.folder / "devices" / name
-            home.mkdir(parents=True)
-            words = ["--superlink", f"127.0.0.1:{made.port}", "--host", "127.0.0.1"]
-            words += ["--root-certificates", str(made.folder / "tls" / "ca.pem")]
-            words += ["--auth-supernode-private-key", str(made.make_key(name))]
-            words += ["--node-config", f"partition-id={number} num-partitions={NODES}"]
-            words += ["--port", str(find_free_port())]
-            path = f"{ROOT}{os.pathsep}{ROOT / 'strategies'}"
-            made.start(name, [sys.executable, str(NODE), *words], FLWR_HOME=home, PYTHONPATH=path)
+        names = [f"node-{number}" for number in range(NODES)]
+        made.register_clients(names)
+        for number, name in enumerate(names):
+            config = f"partition-id={number} num-partitions={NODES}"
+            made.start_script(name, NODE, config, "--isolation", "process")
         yield made
 
 

@@ -32,7 +32,7 @@ def test_a_node_that_pushes_spoilt_objects(tmp_path: Path) -> None:
         made.register_clients(NAMES)
         for client, name in enumerate(NAMES[:2]):
             made.start_node(name, client)
-        made.start_script("node-2", 2, HOSTILE)
+        made.start_script("node-2", HOSTILE, "client-id=2")
         run = made.folder / "run"
         submitted = made.run("run", f"{WORDS} engine.node_keys={made.nodes}", "--format", "json")
         assert json.loads(submitted.stdout)["success"], submitted.stdout + submitted.stderr

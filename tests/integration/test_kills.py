@@ -4,10 +4,10 @@ docs/reliability.md reports ``FEDQUORUM_KILLS=50 pytest tests/integration/test_k
 """
 
 import json
-import multiprocessing
 import os
 import random
 import time
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -17,7 +17,7 @@ from fedquorum.records.checkpoint import CheckpointStore
 from conf.compose import compose_overrides
 from server_app.runs.job import run_in_process
 from tests.cases import is_long
-from tests.integration.conftest import assert_same_run
+from tests.integration.conftest import assert_same_run, get_forks
 
 KILLS = int(os.environ.get("FEDQUORUM_KILLS", "6" if is_long() else "3"))
 EVERY = 5
@@ -33,16 +33,11 @@ WORDS = (
 )
 
 
-def start_run(directory: Path) -> multiprocessing.process.BaseProcess:
+def start_run(directory: Path) -> BaseProcess:
     """Start the run, or resume it, in a separate process."""
     going_on = (directory / "manifest.json").exists()
     words = (*WORDS, f"resume={directory}") if going_on else WORDS
-    # From a server with all imports done, so that the kills hit the run and not its start-up.
-    processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(
-        ["client_app.app", "server_app.app", "torch.utils.tensorboard"]
-    )
-    process = processes.Process(
+    process = get_forks().Process(
         target=run_in_process, args=(compose_overrides(words), str(directory)), daemon=True
     )
     process.start()

@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ NODE = Path(__file__).parent / "quick_supernode.py"
 NAMES = tuple(f"node-{client}" for client in range(5))
 GUARD = 240.0  # seconds
 LIFE = 90  # seconds, of a message
+RESTART = 5.0  # seconds between two tries of a node that is refused
 WORDS = (
     *("data=synth", "data.num_clients=5", "data.num_priority=5", "data.sizes=equal"),
     *("client.local_epochs=1", "strategy=fedau", "rounds=5000", "evaluation.every=10"),
@@ -32,18 +34,20 @@ class Nodes:
     def __init__(self, made: Deployment, cable: Cable) -> None:
         self.made, self.cable = made, cable
         self.holds = {client: made.folder / f"hold-{client}" for client in (SLOW, KILLED, CUT)}
+        self.started = dict.fromkeys(range(len(NAMES)), 0.0)
         for path in self.holds.values():
             path.touch()
 
     def start(self, client: int) -> None:
+        self.started[client] = time.monotonic()
         self.made.start_script(
             NAMES[client],
-            client,
             NODE,
+            f"client-id={client}",
             *("--isolation", "process"),
             port=self.cable.port if client == CUT else None,
             HOLD=self.holds.get(client, ""),
-            LOOP_SECONDS=2,  # rounds while the test waits for Flower only take processors
+            LOOP_SECONDS=4,  # rounds while the test waits for Flower only take processors
         )
 
     def trains(self, client: int, group: str) -> bool:
@@ -56,7 +60,8 @@ class Nodes:
 
         Flower refuses a key as long as it takes the node for connected.
         """
-        if self.made.processes[NAMES[KILLED]].poll() is not None:
+        has_ended = self.made.processes[NAMES[KILLED]].poll() is not None
+        if has_ended and time.monotonic() - self.started[KILLED] > RESTART:
             self.start(KILLED)
         log = self.made.log(NAMES[KILLED]).read_text(errors="replace")
         return log.count("training: train ") > 1

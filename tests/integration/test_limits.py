@@ -35,8 +35,8 @@ class Runs:
     def _made(self, words: tuple[str, ...]) -> Path:
         directory = self._folder / ",".join(words or ("plain",))
         common = ("experiment=fedalign/synth_low", f"rounds={ROUNDS}", f"evaluation.every={EVERY}")
-        common += () if is_long() else ("client.local_epochs=1",)
-        return run_here(directory, *common, *words)
+        short = () if is_long() else ("client.local_epochs=1",)
+        return run_here(directory, *common, *short, *words)
 
 
 @pytest.fixture(scope="module")

@@ -172,7 +172,7 @@ class Restless:
 
     def _start(self, client: int) -> None:
         self._back.pop(client, None)
-        self.made.start_script(_name(client), client, NODE, "--isolation", "process")
+        self.made.start_script(_name(client), NODE, f"client-id={client}", "--isolation", "process")
 
 
 def _name(client: int) -> str:

@@ -79,7 +79,7 @@ def test_every_command_works(
     command: str, clone: Path, flower_env: dict[str, str], request: pytest.FixtureRequest
 ) -> None:
     """Each command, in the order of the README, in a copy of the repository."""
-    folders = (preloaded.get_folder(), BIN, os.environ["PATH"])
+    folders = (preloaded.get_folder("fedquorum"), BIN, os.environ["PATH"])
     env = {**os.environ, **flower_env, "PATH": os.pathsep.join(map(str, folders))}
     if "fmnist" in command:
         env["FEDQUORUM_DATA"] = str(request.getfixturevalue("real_data"))
@@ -107,7 +107,7 @@ def test_the_mistake_shown_is_what_one_gets(tmp_path: Path) -> None:
     """The console block of the guide, to the letter."""
     ((command, answer),) = re.findall(r"```console\n\$ (.*?)\n(.*?)```", GUIDE, re.DOTALL)
     done = subprocess.run(
-        [preloaded.get_folder() / command.split()[0], *command.split()[1:]],
+        [preloaded.get_folder("fedquorum") / command.split()[0], *command.split()[1:]],
         cwd=tmp_path,
         capture_output=True,
         text=True,

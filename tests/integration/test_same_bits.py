@@ -5,7 +5,6 @@ stable at the rate of synth_low: a difference in the last bit of one update woul
 first digits of the loss at the end.
 """
 
-import multiprocessing
 import os
 import re
 import signal
@@ -18,7 +17,7 @@ from fedquorum.records.runner import Runner
 
 from tests.builders_runs import COUNTING, read_rows, run_here
 from tests.cases import is_long
-from tests.integration.conftest import Shell, assert_same_bits
+from tests.integration.conftest import Shell, assert_same_bits, get_forks
 
 ROUNDS = 12
 CNN_ROUNDS = 2
@@ -105,7 +104,7 @@ def run_until_killed(directory: Path, words: tuple[str, ...], in_round: int, dat
 def test_killed_and_resumed(tmp_path: Path, whole: Whole, preset: str) -> None:
     """By the checkpoint before, in another process."""
     stopped, words = tmp_path / "stopped", PRESETS[preset]
-    process = multiprocessing.get_context("forkserver").Process(
+    process = get_forks().Process(
         target=run_until_killed, args=(stopped, words, 9, os.environ["FEDQUORUM_DATA"])
     )
     process.start()

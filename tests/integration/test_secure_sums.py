@@ -54,8 +54,14 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     with start_deployment(tmp_path_factory.mktemp("masks")) as made:
         made.register_clients(NAMES)
         for client, name in enumerate(NAMES):
-            words, death = ("--isolation", "process"), DEATHS.get(client, "")
-            made.start_script(name, client, NODE, *words, HOLD=made.folder / "hold", DIE=death)
+            made.start_script(
+                name,
+                NODE,
+                f"client-id={client}",
+                *("--isolation", "process"),
+                HOLD=made.folder / "hold",
+                DIE=DEATHS.get(client, ""),
+            )
         yield made
 
 

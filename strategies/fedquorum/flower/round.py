@@ -467,7 +467,8 @@ class UpdateReceiver:
                 results.total.add_model(numerator, arrays)
             arrays = None
         results.outcomes[client] = outcome
-        results.by_client[client] = replace(results.by_client[client], arrays=arrays)
+        if results.by_client[client].arrays is not arrays:
+            results.by_client[client] = replace(results.by_client[client], arrays=arrays)
         return numerator
 
     def _prepare_arrays(

@@ -79,14 +79,17 @@ class PerClient(Mapping[int, float]):
         items = sorted(numbers.items())
         clients = np.array([k for k, _ in items], dtype=np.int64)
         values = np.array([value for _, value in items], dtype=np.float64)
-        new = ~np.isin(clients, self.clients)
-        insert_at = np.searchsorted(self.clients, clients[new])
-        all_clients = (
-            np.insert(self.clients, insert_at, clients[new]) if new.any() else self.clients
+        at = np.searchsorted(self.clients, clients)
+        known = at < len(self.clients)
+        known[known] = self.clients[at[known]] == clients[known]
+        merged = self.numbers.copy()
+        merged[at[known]] = values[known]
+        if known.all():
+            return PerClient(self.clients, merged)
+        new = ~known
+        return PerClient(
+            np.insert(self.clients, at[new], clients[new]), np.insert(merged, at[new], values[new])
         )
-        inserted = np.insert(self.numbers, insert_at, 0.0) if new.any() else self.numbers.copy()
-        inserted[np.searchsorted(all_clients, clients)] = values
-        return PerClient(all_clients, inserted)
 
     def __getitem__(self, client: int) -> float:
         index = int(np.searchsorted(self.clients, client))

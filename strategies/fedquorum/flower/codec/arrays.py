@@ -30,8 +30,14 @@ def encode_arrays(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
         array = np.asarray(given)
         # Joining copies the numbers once; converting them to bytes first would be a second copy.
         data = b"".join((_build_header(array.dtype, array.shape), np.ascontiguousarray(array).data))
-        record[name] = Array(str(array.dtype), array.shape, SType.NUMPY, data)
+        record[name] = Array(_get_name(array.dtype), array.shape, SType.NUMPY, data)
     return record
+
+
+@lru_cache
+def _get_name(dtype: np.dtype[Any]) -> str:
+    """Return the name of a dtype, which NumPy builds anew in each call."""
+    return str(dtype)
 
 
 @lru_cache

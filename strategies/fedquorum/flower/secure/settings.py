@@ -55,7 +55,7 @@ class SecureAggregation:
     colluding : float
         The assumed share of the nodes that tell others what they hold, in [0, 1).
     dropping : float, optional
-        The assumed share of the nodes that are lost between their shares and the end of a round, in
+        The assumed share of the nodes that are lost between their keys and the end of a round, in
         [0, 1). By default 1 - the quorum's share, and 0.1 in a run that waits for all.
 
     Raises
