@@ -101,7 +101,15 @@ def _check_masked_objective(objective: str, settings: Settings) -> None:
     group = "all" if settings.evaluation.clients == "all" else "priority"
     metrics = dict.fromkeys(("loss", "accuracy", get_evaluation_metric(settings)))
     allowed = [f"validation.{group}.{metric}" for metric in metrics]
-    if name != "none" and objective.startswith("validation.") and objective not in allowed:
+    if name == "none":
+        return
+    if objective == "global_loss":
+        raise SettingsError(
+            f"hydra.sweeper.objective must be one of {', '.join(allowed)} with "
+            f"secure_aggregation={name} (masks hide the losses of the priority clients alone), got "
+            f"global_loss; type data.validation_fraction=0.2 hydra.sweeper.objective={allowed[-1]}"
+        )
+    if objective.startswith("validation.") and objective not in allowed:
         raise SettingsError(
             f"hydra.sweeper.objective must be one of {', '.join(allowed)} with "
             f"secure_aggregation={name} (masks hide the results of single clients), got {objective}"

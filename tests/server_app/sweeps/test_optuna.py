@@ -236,5 +236,14 @@ def test_masks_hide_objectives_over_single_clients(name: str) -> None:
     settings = compose_overrides((*words, "data.validation_fraction=0.2")).settings
     with pytest.raises(SettingsError, match=r"must be one of validation\.all\.loss, .*, got valid"):
         Tuning(1, f"validation.all.{name}", None, 1).resolve(settings)
-    for allowed in (None, "validation.all.loss", "global_loss"):
+    for allowed in (None, "validation.all.loss"):
         assert Tuning(1, allowed, None, 1).resolve(settings).objective
+
+
+def test_masks_hide_the_loss_of_the_priority_clients() -> None:
+    """It would be null in every round; without a validation split it is the default."""
+    words = ("data=synth", "strategy=fedau", "secure_aggregation=masks")
+    settings = compose_overrides(words).settings
+    for objective in (None, "global_loss"):
+        with pytest.raises(SettingsError, match=r"type data\.validation_fraction=0\.2 hydra\.sw"):
+            Tuning(1, objective, None, 1).resolve(settings)
