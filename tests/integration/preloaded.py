@@ -27,7 +27,7 @@ import traceback
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
-from importlib import import_module
+from importlib import import_module, reload
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -43,6 +43,9 @@ MODULES = {
     "flwr": ("flwr.cli.app",),
 }
 """What each of them imports for nearly every call."""
+
+READERS = {"fedquorum": (), "flwr": ("flwr.cli.constant", "flwr.cli.local_superlink")}
+"""The modules of each that read the environment when they are imported, such as for ports."""
 
 STARTS = ("PYTHON", "OMP_", "MKL_", "CUDA_")
 """How the names of variables begin that are read when Python or a module starts."""
@@ -146,6 +149,8 @@ def _run(name: str) -> NoReturn:
     """Run the command, and end as Python does, but keep all modules: to free them takes long."""
     module, function = COMMANDS[name]
     main = getattr(import_module(module), function)
+    for reader in READERS[name]:
+        reload(import_module(reader))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         status: Any = main()
