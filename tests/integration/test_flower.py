@@ -157,7 +157,7 @@ def test_a_ray_cluster_that_is_gone(tmp_path: Path) -> None:
         shell = Shell(tmp_path, {**variables, "RAY_ADDRESS": address})
         config = run_config(shell, "run", "rounds=1")
         done = shell("flwr", "run", str(ROOT), "--stream", "--run-config", config)
-    # A fork of Flower's command has its own ports, too, and not those of the process it is a fork of.
+    # A fork of Flower's command has the ports of its caller, not those of its first process.
     assert f"127.0.0.1:{variables['FLWR_LOCAL_SUPERLINK_HTTP_API_PORT']}" in done.stdout
     message = "RAY_ADDRESS must be the HOST:PORT of a Ray cluster that runs"
     assert (
