@@ -21,6 +21,7 @@ from client_app.data import FederatedData
 from client_app.data.partitioned import PartitionedData
 from client_app.data.seed_draws import SeedDraws
 from server_app.study.result import MethodResult, ScoreCurve
+from server_app.study.scores import PER_ROW_METRICS
 from server_app.study.text import Unit, capitalize, format_method_name, join_words, to_possessive
 
 MIN_RELIABLE_ROWS = 10
@@ -37,8 +38,6 @@ MIN_STANDARD_ERRORS = 2
 """The tuning's noise may explain a difference of fewer standard errors."""
 
 LATE_FRACTION = 0.1
-PER_ROW_METRICS = ("accuracy", "top5")
-"""Metrics that are a fraction of the rows."""
 
 SearchRanges = Mapping[str, tuple[float, float, bool]]
 """By setting: the lowest and highest value of the search, and whether its scale is log."""

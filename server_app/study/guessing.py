@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from fedquorum.audit.replay import read_audit_input
-from fedquorum.records.round_record import summarize_evaluations
 from fedquorum.rng import make_generator
 from fedquorum.rules.decisions import ClientEvaluation
 from fedquorum.rules.metrics import AVERAGE_PRECISION, get_metric
@@ -27,7 +25,7 @@ from client_app.data.partitioned import PartitionedData
 from client_app.evaluation.row_terms import Terms, compute_row_terms
 from client_app.losses import CrossEntropy, SequenceCrossEntropy, SquaredError, Task
 from client_app.metrics import compute_metric
-from server_app.study.scores import get_number, replace_metric
+from server_app.study.scores import compute_score, read_tested_clients, replace_metric
 
 NUM_SHUFFLES = 20
 """Random orders of a ranking: one would add its own luck to every comparison with it."""
@@ -52,10 +50,7 @@ def score_guessing(
         The clients' metric.
     seed : int
     """
-    run = read_audit_input(directory)
-    evaluated = [
-        one for one in run.get_evaluations(run.run.rounds[-1].round) if one.test_num_examples > 0
-    ]
+    evaluated = read_tested_clients(directory)
     clients = [one.client for one in evaluated]
     trained = [k for k in range(data.num_clients) if k not in _list_held_out(evaluated)]
     train, test = _get_targets(data, trained, "train"), _get_targets(data, clients, "test")
@@ -73,9 +68,7 @@ def score_guessing(
         guessed = [
             replace_metric(one, metric, value) for one, value in zip(evaluated, values, strict=True)
         ]
-        summary = summarize_evaluations(guessed, metric, all_evaluated=True)
-        found = get_number({"test": summary}, f"test.{score}")
-        scores.append(math.nan if found is None else found)
+        scores.append(compute_score(guessed, score, metric))
     return math.fsum(scores) / repeats
 
 

@@ -11,6 +11,7 @@ The models are the runs' last ones. This process has the data in simulations alo
 devices never comes here.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -21,7 +22,6 @@ import numpy as np
 from fedquorum.audit.replay import read_audit_input
 from fedquorum.errors import FedQuorumError, RunError
 from fedquorum.records.reader import Run
-from fedquorum.records.round_record import summarize_evaluations
 from fedquorum.rng import make_generator
 from fedquorum.rules.decisions import PERSONAL_MODELS, ClientEvaluation
 from fedquorum.rules.types import FloatArray
@@ -38,7 +38,7 @@ from server_app.study.candidates import MethodComparison
 from server_app.study.guessing import guess_rows
 from server_app.study.paired_statistics import GUESSING, NUM_WEIGHT_SETS
 from server_app.study.result import SeedRun
-from server_app.study.scores import get_number, get_test_metric, replace_metric
+from server_app.study.scores import compute_score, get_test_metric, replace_metric
 
 MIN_UNITS = 3
 """The fewest test rows of a client: with two, the weights show half of the variance only."""
@@ -200,8 +200,7 @@ class _RecordedRun:
             replace_metric(one, self.metric, value)
             for one, value in zip(self.evaluated, values, strict=True)
         ]
-        test = summarize_evaluations(weighed, self.metric, all_evaluated=True)
-        score = get_number({"test": test}, f"test.{self.score}")
-        if score is None:
+        score = compute_score(weighed, self.score, self.metric)
+        if math.isnan(score):
             raise RunError(f"test.{self.score} is not defined with weights of rows")
         return score

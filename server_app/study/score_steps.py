@@ -4,15 +4,16 @@ import math
 from pathlib import Path
 
 import numpy as np
-from fedquorum.audit.replay import read_audit_input
-from fedquorum.records.round_record import summarize_evaluations
 from fedquorum.rules.decisions import ClientEvaluation
 
 from client_app.data import FederatedData
-from server_app.study.scores import get_number, get_test_metric, replace_metric
-
-ROW_FRACTIONS = ("accuracy", "top5")
-"""The metrics that are fractions of a client's test rows."""
+from server_app.study.scores import (
+    PER_ROW_METRICS,
+    compute_score,
+    get_test_metric,
+    read_tested_clients,
+    replace_metric,
+)
 
 MAX_CLIENTS = 100
 """The time grows with the square of the number of clients."""
@@ -25,8 +26,8 @@ def compute_score_step(
 
     One row changes the accuracy of a client with n test rows by 1 / n. One pair of rows changes
     the AUROC of C classes with n_k rows by 1 / max_k(n_k (n - n_k)), over C if C > 2. Other metrics
-    have no such step, and the result is 0. Of more than ``MAX_CLIENTS`` clients, the result is that
-    of so many, evenly spaced by their metric.
+    have no such step, and the result is 0. Of more clients than ``MAX_CLIENTS``, only
+    that many count, evenly spaced by their metric.
 
     Parameters
     ----------
@@ -40,26 +41,18 @@ def compute_score_step(
         The run's data, with the classes of its test rows; on devices these are unknown, and the
         result for AUROC is 0.
     """
-    run = read_audit_input(directory)
-    evaluations = [
-        one for one in run.get_evaluations(run.run.rounds[-1].round) if one.test_num_examples > 0
-    ]
-
-    def compute_score(changed: list[ClientEvaluation]) -> float:
-        summary = summarize_evaluations(changed, metric, all_evaluated=True)
-        found = get_number({"test": summary}, f"test.{score}")
-        return math.nan if found is None else found
-
-    current, steps = compute_score(evaluations), []
+    evaluations = read_tested_clients(directory)
+    current, changes = compute_score(evaluations, score, metric), []
     for i in _select_positions([get_test_metric(one, metric) for one in evaluations]):
         one = evaluations[i]
         value, step = get_test_metric(one, metric), _compute_client_step(one, metric, data)
+        if step == 0:
+            continue
         # Both ways, and beyond 0 and 1 too: of several worst clients, one must become worse.
         for changed in (value - step, value + step):
-            moved = replace_metric(one, metric, changed)
-            moved_score = compute_score([*evaluations[:i], moved, *evaluations[i + 1 :]])
-            steps.append(abs(moved_score - current))
-    return min(filter(None, steps), default=0.0)
+            moved = [*evaluations[:i], replace_metric(one, metric, changed), *evaluations[i + 1 :]]
+            changes.append(abs(compute_score(moved, score, metric) - current))
+    return min((change for change in changes if change > 0), default=0.0)
 
 
 def _select_positions(values: list[float]) -> list[int]:
@@ -70,7 +63,7 @@ def _select_positions(values: list[float]) -> list[int]:
 
 
 def _compute_client_step(one: ClientEvaluation, metric: str, data: FederatedData | None) -> float:
-    if metric in ROW_FRACTIONS:
+    if metric in PER_ROW_METRICS:
         return 1.0 / one.test_num_examples
     if metric != "auroc" or data is None or data.target != "class":
         return 0.0

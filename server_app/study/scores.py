@@ -27,6 +27,9 @@ COMPANIONS = (R2, AVERAGE_PRECISION, ECE)
 COVERAGE_NAMES = ("evaluated", "left_out")
 """The numbers of the score's clients, and of those without the metric."""
 
+PER_ROW_METRICS = ("accuracy", "top5")
+"""The metrics that are fractions of a client's test rows."""
+
 DISPERSION_NAMES = ("average", "worst10", "best10", "gini", "std", "jain")
 
 
@@ -219,6 +222,20 @@ def replace_metric(one: ClientEvaluation, metric: str, value: float) -> ClientEv
     if metric == "accuracy":
         return replace(one, test_accuracy=value)
     return replace(one, test_loss=value) if metric == "loss" else replace(one, test_metric=value)
+
+
+def read_tested_clients(directory: Path) -> list[ClientEvaluation]:
+    """Return the last evaluations of a run, of the clients that have test rows."""
+    run = read_audit_input(directory)
+    found = run.get_evaluations(run.run.rounds[-1].round)
+    return [one for one in found if one.test_num_examples > 0]
+
+
+def compute_score(evaluations: Sequence[ClientEvaluation], score: str, metric: str) -> float:
+    """Return a number below ``test``, by dotted key, of these evaluations; NaN if undefined."""
+    summary = summarize_evaluations(evaluations, metric, all_evaluated=True)
+    found = get_number({"test": summary}, f"test.{score}")
+    return math.nan if found is None else found
 
 
 def format_run_command(overrides: Sequence[str]) -> str:
