@@ -126,15 +126,16 @@ def _measure_chapters(
 def _write_chapter(chapter: SweepChapter, docs: Path, folder: Path) -> None:
     """Write a chapter's numbers from its logged runs, and its picture.
 
-    Until all runs are logged, an earlier result stays if it has more seeds.
+    The first result waits for all runs. Later, until all runs are logged, an earlier result stays
+    if it has more seeds.
     """
     runs = read_chapter_runs(chapter, docs / RESULTS)
     path = docs / RESULTS / f"{chapter.name}.json"
-    if not runs:
+    is_unfinished = len(runs) < len(list_jobs(chapter))
+    if not path.exists() and is_unfinished:
         return
     result = summarize_runs(chapter, runs)
-    earlier = read_chapter_result(path).num_seeds if path.exists() else 0
-    if len(runs) < len(list_jobs(chapter)) and earlier > result.num_seeds:
+    if is_unfinished and read_chapter_result(path).num_seeds > result.num_seeds:
         return
     write_chapter_result(result, path)
     _write_picture(chapter, docs, folder)
