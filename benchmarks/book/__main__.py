@@ -2,18 +2,23 @@
 
     python -m benchmarks.book                      writes the book from docs/results
     python -m benchmarks.book --run NAME [NAME]    measures these chapters first (or: all)
-    python -m benchmarks.book --list               prints how many runs of each chapter are logged
+    python -m benchmarks.book --run NAME --seeds N measures at least N seeds
+    python -m benchmarks.book --list               prints what --run would measure
     python -m benchmarks.book --picture NAME       makes the runs of a chapter's picture, draws it
     python -m benchmarks.book --quick              measures everything, small, into a separate book
 
-The runs of a chapter form a queue. Each run that ends is logged in docs/results/runs and is never
-repeated: the same command resumes an interrupted queue, also on another machine.
+The runs form a queue. Each run that ends is logged in docs/results/runs and is never repeated: the
+same command resumes an interrupted queue, also on another machine. A chapter gets the seeds of its
+sweeps, and then those of its next planned look while one of its claims is undecided, the cheapest
+decision first.
 """
 
 import argparse
+import math
 import shutil
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedquorum.errors import FedQuorumError
@@ -22,12 +27,12 @@ from fedquorum.records.run_dir import read_manifest_or_empty
 from benchmarks.book.chapters import CHAPTERS, Chapter, DirectChapter, SweepChapter
 from benchmarks.book.claims_chart import write_claim_charts
 from benchmarks.book.job_queue import (
-    list_jobs,
-    list_pending_jobs,
+    find_complete_look,
     read_chapter_runs,
     run_chapter_job,
     run_queue,
 )
+from benchmarks.book.next_looks import NextLook, find_next_look
 from benchmarks.book.render import (
     IMAGES,
     RESULTS,
@@ -36,7 +41,7 @@ from benchmarks.book.render import (
     read_verdicts,
     replace_headlines,
 )
-from benchmarks.book.results import read_chapter_result, write_chapter_result
+from benchmarks.book.results import write_chapter_result
 from benchmarks.book.summarize import (
     draw_chapter_picture,
     measure_directly,
@@ -61,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     selected = [chapter for chapter in CHAPTERS if everything or chapter.name in arguments.run]
     chapters: list[Chapter] = [chapter.make_quick() if quick else chapter for chapter in selected]
     if arguments.list:
-        _print_progress(CHAPTERS, docs / RESULTS)
+        for look in _find_next_looks(CHAPTERS, docs, arguments.seeds):
+            print(look)
         return 0
     try:
         if arguments.picture:
@@ -86,7 +92,8 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--run", nargs="+", choices=[*names, ALL], default=[], metavar="NAME")
     parser.add_argument("--picture", choices=[c.name for c in CHAPTERS if _has_picture(c)])
-    parser.add_argument("--list", action="store_true", help="print the logged runs by chapter")
+    parser.add_argument("--seeds", type=int, default=0, help="measure at least as many seeds")
+    parser.add_argument("--list", action="store_true", help="print what --run all would measure")
     parser.add_argument(
         "--quick", action="store_true", help="two rounds and one seed of each chapter"
     )
@@ -103,41 +110,54 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def _measure_chapters(
     chapters: Sequence[Chapter], docs: Path, folder: Path, arguments: argparse.Namespace
 ) -> int:
-    """Measure chapters, all runs in one queue; return the number of runs that are left."""
+    """Measure chapters look by look; return the number of runs that are left of the last look."""
     results = docs / RESULTS
-    sweep_chapters = [chapter for chapter in chapters if isinstance(chapter, SweepChapter)]
+    minutes = arguments.minutes
+    deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
     for chapter in chapters:
         if isinstance(chapter, DirectChapter):
             write_chapter_result(measure_directly(chapter), results / f"{chapter.name}.json")
-    try:
-        return run_queue(
-            list_pending_jobs(sweep_chapters, results),
+        else:
+            _write_chapter(chapter, docs, folder)
+    while looks := list(_find_next_looks(chapters, docs, arguments.seeds)):
+        look = min(looks, key=lambda look: look.seconds)
+        print(look, flush=True)
+        num_left = run_queue(
+            look.jobs,
             results,
             folder,
             at_a_time=arguments.jobs,
-            minutes=arguments.minutes,
+            deadline=deadline,
             commits=arguments.commit,
         )
-    finally:
-        for chapter in sweep_chapters:
-            _write_chapter(chapter, docs, folder)
+        if num_left:
+            return num_left
+        _write_chapter(look.chapter, docs, folder)
+    return 0
+
+
+def _find_next_looks(chapters: Sequence[Chapter], docs: Path, min_seeds: int) -> Iterator[NextLook]:
+    """Yield the next look of each chapter that needs more runs."""
+    undecided = {verdict.claim.chapter for verdict in read_verdicts(docs) if verdict.is_undecided}
+    for chapter in chapters:
+        if isinstance(chapter, SweepChapter):
+            look = find_next_look(
+                chapter,
+                docs / RESULTS,
+                is_undecided=chapter.name in undecided,
+                min_seeds=min_seeds,
+            )
+            if look:
+                yield look
 
 
 def _write_chapter(chapter: SweepChapter, docs: Path, folder: Path) -> None:
-    """Write a chapter's numbers from its logged runs, and its picture.
-
-    The first result waits for all runs. Later, until all runs are logged, an earlier result stays
-    if it has more seeds.
-    """
-    runs = read_chapter_runs(chapter, docs / RESULTS)
-    path = docs / RESULTS / f"{chapter.name}.json"
-    is_unfinished = len(runs) < len(list_jobs(chapter))
-    if not path.exists() and is_unfinished:
+    """Write a chapter's numbers, those of its last look whose runs are all logged, and picture."""
+    look = find_complete_look(chapter, docs / RESULTS)
+    if look is None:
         return
-    result = summarize_runs(chapter, runs)
-    if is_unfinished and read_chapter_result(path).num_seeds > result.num_seeds:
-        return
-    write_chapter_result(result, path)
+    result = summarize_runs(look, read_chapter_runs(look, docs / RESULTS))
+    write_chapter_result(result, docs / RESULTS / f"{chapter.name}.json")
     _write_picture(chapter, docs, folder)
 
 
@@ -159,13 +179,6 @@ def _write_picture(chapter: SweepChapter, docs: Path, folder: Path) -> None:
 
 def _has_picture(chapter: Chapter) -> bool:
     return isinstance(chapter, SweepChapter) and bool(chapter.chart)
-
-
-def _print_progress(chapters: Sequence[Chapter], results: Path) -> None:
-    for chapter in chapters:
-        if isinstance(chapter, SweepChapter):
-            done = len(read_chapter_runs(chapter, results))
-            print(f"{chapter.name}: {done} of {len(list_jobs(chapter))} runs logged")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,10 @@ from benchmarks.book.verdicts import (
 
 NOT_MEASURED = "not measured"
 ONE_SEED = "no verdict: one seed"
+MORE_SEEDS = 20
+"""The seeds that a reader with more time should measure of a chapter that has fewer."""
+
+SECONDS_PER_HOUR = 3600
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,8 @@ class Verdict:
         The measured difference; None if there is none yet.
     seeds : int
         The number of seeds behind the difference.
+    planned_looks : tuple of int
+        The numbers of seeds at which the claim is judged.
     rounds : str
         The length of the runs, in words.
     judgment : Judgment, optional
@@ -116,6 +122,7 @@ class Verdict:
     claim: Claim
     difference: SeedStatistic | None = None
     seeds: int = 0
+    planned_looks: tuple[int, ...] = ()
     rounds: str = ""
     judgment: Judgment | None = None
 
@@ -123,6 +130,17 @@ class Verdict:
     def is_measured(self) -> bool:
         """Whether the difference has at least two seeds."""
         return self.judgment is not None
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether more seeds may decide the claim."""
+        return self.judgment is not None and self.judgment.outcome is Outcome.UNDECIDED
+
+    def format_seeds(self) -> str:
+        """Return the number of seeds, and how many are planned if an undecided claim has fewer."""
+        planned = max(self.planned_looks, default=0)
+        has_more = self.is_undecided and planned > self.seeds
+        return f"{self.seeds} of {planned}" if has_more else f"{self.seeds}"
 
     def format_verdict(self) -> str:
         """Return the verdict in words."""
@@ -146,7 +164,9 @@ class Verdict:
 
 
 def judge_claims(
-    claims: Sequence[Claim], results: Mapping[str, ChapterResult]
+    claims: Sequence[Claim],
+    results: Mapping[str, ChapterResult],
+    planned_looks: Mapping[str, tuple[int, ...]] | None = None,
 ) -> tuple[Verdict, ...]:
     """Return the verdict on every claim, in their order.
 
@@ -158,8 +178,18 @@ def judge_claims(
     claims : sequence of Claim
     results : mapping of str to ChapterResult
         The measured chapters by name.
+    planned_looks : mapping of str to tuple of int, optional
+        The numbers of seeds at which the claims of a chapter are judged; only that of its result
+        for chapters that are not named.
     """
-    verdicts = [_find_difference(claim, results.get(claim.chapter)) for claim in claims]
+    looks = planned_looks or {}
+    verdicts = [
+        replace(
+            _find_difference(claim, results.get(claim.chapter)),
+            planned_looks=looks.get(claim.chapter, ()),
+        )
+        for claim in claims
+    ]
     families: dict[str, list[int]] = {}
     for index, verdict in enumerate(verdicts):
         if _build_differences(verdict) is not None:
@@ -176,7 +206,7 @@ def _find_difference(claim: Claim, result: ChapterResult | None) -> Verdict:
     cell = None if result is None or claim.locator is None else claim.locator.find(result.tables)
     if result is None or not isinstance(cell, SeedStatistic) or cell.seeds is None:
         return Verdict(claim)
-    return Verdict(claim, cell, cell.seeds, result.rounds.removesuffix(" rounds"))
+    return Verdict(claim, cell, cell.seeds, rounds=result.rounds.removesuffix(" rounds"))
 
 
 def _build_differences(verdict: Verdict) -> PairedDifferences | None:
@@ -190,6 +220,7 @@ def _build_differences(verdict: Verdict) -> PairedDifferences | None:
         cell.sd,
         verdict.seeds,
         None if published is None else claim.sign * published,
+        verdict.planned_looks,
     )
 
 
@@ -201,7 +232,7 @@ def format_claim_table(verdicts: Sequence[Verdict], links: Mapping[str, str]) ->
             v.claim.claim,
             v.claim.published,
             _format_difference(v),
-            f"{v.seeds}, {v.rounds or '-'}" if v.difference else "-",
+            f"{v.format_seeds()}, {v.rounds or '-'}" if v.difference else "-",
             v.format_verdict(),
             _format_link(v.claim.chapter, links),
         )
@@ -217,6 +248,35 @@ def count_outcomes(verdicts: Sequence[Verdict]) -> dict[Outcome, int]:
     return {outcome: counts[outcome] for outcome in Outcome}
 
 
+def format_undecided_list(
+    verdicts: Sequence[Verdict], results: Mapping[str, ChapterResult], links: Mapping[str, str]
+) -> str:
+    """Return a Markdown list of the chapters with undecided claims, and what would decide them."""
+    return "\n".join(_list_undecided(verdicts, results, links))
+
+
+def _list_undecided(
+    verdicts: Sequence[Verdict], results: Mapping[str, ChapterResult], links: Mapping[str, str]
+) -> Iterator[str]:
+    undecided = [verdict for verdict in verdicts if verdict.is_undecided]
+    for name, count in Counter(verdict.claim.chapter for verdict in undecided).items():
+        verdict = next(verdict for verdict in undecided if verdict.claim.chapter == name)
+        result, planned = results[name], max(verdict.planned_looks, default=0)
+        seeds = result.num_seeds
+        claims = f"{count} claim{'s' if count > 1 else ''}"
+        line = f"- {_format_link(name, links)}: {claims} with {seeds} seeds"
+        wanted = max(planned, MORE_SEEDS)
+        if seeds >= wanted or not result.seconds:
+            yield f"{line}, all that are planned."
+            continue
+        hours = (wanted - seeds) * result.seconds / seeds / SECONDS_PER_HOUR
+        option = "" if planned == wanted else f" --seeds {wanted}"
+        yield (
+            f"{line}; {wanted} seeds take {hours:.1f} hours of one core more: "
+            f"`python -m benchmarks.book --run {name}{option}`."
+        )
+
+
 def format_missing_list(verdicts: Sequence[Verdict]) -> str:
     """Return a Markdown list of the claims that are not measured, each with the reason."""
     return "\n".join(_list_missing(verdicts))
@@ -227,8 +287,11 @@ def _list_missing(verdicts: Sequence[Verdict]) -> Iterator[str]:
         if not verdict.is_measured:
             claim = verdict.claim
             unmeasured = verdict.difference is None
-            reason = claim.missing_reason if unmeasured else "There is one seed only."
-            yield f"- {claim.paper}: {claim.claim} *{reason}*"
+            if unmeasured:
+                yield f"- {claim.paper}: {claim.claim} *{claim.missing_reason}*"
+            else:
+                command = f"python -m benchmarks.book --run {claim.chapter} --seeds {MORE_SEEDS}"
+                yield f"- {claim.paper}: {claim.claim} *There is one seed only:* `{command}`"
 
 
 def _format_difference(verdict: Verdict) -> str:

@@ -5,6 +5,7 @@ run resumes from its checkpoint if its folder still exists.
 """
 
 import hashlib
+import math
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -72,10 +73,25 @@ def list_jobs(chapter: SweepChapter) -> tuple[ChapterJob, ...]:
 
 
 def read_chapter_runs(chapter: SweepChapter, results: Path) -> tuple[LoggedRun, ...]:
-    """Return the logged runs of a chapter, except those whose overrides it no longer declares."""
+    """Return the logged runs of a chapter, except those whose overrides it does not declare."""
     declared = {job.overrides for job in list_jobs(chapter)}
     runs = read_run_log(get_log_path(chapter.name, results))
     return tuple(run for run in runs if run.words in declared)
+
+
+def find_complete_look(chapter: SweepChapter, results: Path) -> SweepChapter | None:
+    """Return the chapter with the most seeds of which all runs are logged, None if none has all.
+
+    Numbers of seeds between two planned looks do not count: no claim is judged there.
+    """
+    runs = read_run_log(get_log_path(chapter.name, results))
+    most = max((run.seed for run in runs), default=0)
+    beyond = (most,) if most > chapter.looks[-1] else ()
+    for num_seeds in reversed((*chapter.looks, *beyond)):
+        look = chapter.with_seeds(num_seeds)
+        if not list_pending_jobs([look], results):
+            return look
+    return None
 
 
 def get_log_path(name: str, results: Path) -> Path:
@@ -100,7 +116,7 @@ def run_queue(
     runs: Path,
     *,
     at_a_time: int = 1,
-    minutes: float | None = None,
+    deadline: float = math.inf,
     commits: bool = False,
 ) -> int:
     """Run jobs and log each when it ends; return how many were left for lack of time.
@@ -115,8 +131,8 @@ def run_queue(
         The folder of all runs.
     at_a_time : int
         The number of processes that run jobs.
-    minutes : float, optional
-        Start no run after this time.
+    deadline : float
+        Start no run after this time of the monotonic clock.
     commits : bool
         Whether to commit every logged run.
 
@@ -125,7 +141,6 @@ def run_queue(
     FedQuorumError
         If a run did not complete, after the running ones are logged.
     """
-    deadline = float("inf") if minutes is None else time.monotonic() + 60 * minutes
     pending = list(reversed(jobs))
     failure: BaseException | None = None
     with ProcessPoolExecutor(at_a_time, get_context("spawn")) as pool:

@@ -10,6 +10,7 @@ from benchmarks.book.claims import (
     Verdict,
     format_claim_table,
     format_missing_list,
+    format_undecided_list,
     judge_claims,
 )
 from benchmarks.book.claims_data import CLAIMS
@@ -27,6 +28,7 @@ INTRODUCTION = "introduction"
 TABLES_COMMENT = re.compile(r"<!-- tables(?: of (\S+), (.+))? -->\n*")
 HEADLINES_COMMENT = re.compile(r"(<!-- claims -->\n).*(<!-- end of claims -->)", re.DOTALL)
 CLAIMS_TEXT = "claims"
+UNDECIDED_TEXT = "undecided"
 PRACTICE_TEXT = "practice"
 PRACTICE_HEADING = "What to try"
 CLAIMS_HEADING = "The papers' claims"
@@ -75,7 +77,8 @@ def replace_headlines(readme: str, docs: Path) -> str:
 
 def read_verdicts(docs: Path) -> tuple[Verdict, ...]:
     """Return the verdicts on all claims, from the chapters' results."""
-    return judge_claims(CLAIMS, _read_results(docs))
+    looks = {c.name: c.looks for c in CHAPTERS if isinstance(c, SweepChapter)}
+    return judge_claims(CLAIMS, _read_results(docs), looks)
 
 
 def _read_results(docs: Path) -> dict[str, ChapterResult]:
@@ -106,6 +109,9 @@ def _format_claims(docs: Path) -> str:
             (docs / TEXTS / f"{CLAIMS_TEXT}.md").read_text(encoding="utf-8").strip(),
             f"![{CLAIMS_ALT}]({IMAGES}/claims.png)",
             format_claim_table(verdicts, links),
+            "### Undecided",
+            (docs / TEXTS / f"{UNDECIDED_TEXT}.md").read_text(encoding="utf-8").strip(),
+            format_undecided_list(verdicts, _read_results(docs), links),
             "### Not measured",
             format_missing_list(verdicts),
         )
@@ -122,12 +128,14 @@ def _format_chapter(chapter: Chapter, docs: Path, *, quick: bool) -> Iterator[st
     before, date, commit, after = TABLES_COMMENT.split(text, maxsplit=1)
     yield f"## {chapter.title}"
     yield before.strip()
-    yield f"```bash\n{_format_commands(chapter, quick=quick)}\n```"
     path = docs / RESULTS / f"{chapter.name}.json"
-    if not path.exists():
+    result = read_chapter_result(path) if path.exists() else None
+    if result and isinstance(chapter, SweepChapter):
+        chapter = chapter.with_seeds(result.num_seeds)
+    yield f"```bash\n{_format_commands(chapter, quick=quick)}\n```"
+    if result is None:
         yield "*Not measured yet.*"
         return
-    result = read_chapter_result(path)
     yield result.describe_origin()
     yield from _format_tables(chapter, result)
     if (docs / IMAGES / f"{chapter.name}.png").exists():

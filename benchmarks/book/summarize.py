@@ -38,19 +38,17 @@ def measure_directly(chapter: DirectChapter) -> ChapterResult:
 
 
 def summarize_runs(chapter: SweepChapter, runs: Sequence[LoggedRun]) -> ChapterResult:
-    """Build the result of a chapter from its logged runs, at least one."""
+    """Build the result of a chapter from its logged runs."""
     seeds = sorted({run.seed for run in runs})
     # A run of one round is there for its clients alone, so its rounds are not the chapter's.
     rounds = sorted({run.rounds for run in runs if run.rounds > 1} or {1})
-    planned = len(list_jobs(chapter))
-    note = f"{len(runs)} of its {planned} runs so far." if len(runs) < planned else ""
     return ChapterResult(
         date=max(run.started for run in runs)[: len("2026-01-01")],
         commit=", ".join(sorted({run.commit for run in runs})),
         seeds=f"seed{'s' if len(seeds) > 1 else ''} {_join_numbers(seeds)}",
         rounds=f"{_join_numbers(rounds) if len(rounds) < MAX_LISTED else _span(rounds)} rounds",
         seconds=round(sum(run.seconds for run in runs), 1),
-        note=note,
+        note="",
         tables=chapter.tables(runs),
     )
 

@@ -13,11 +13,18 @@ hypotheses are tested by Student's t with n - 1 degrees of freedom:
 setup. A claim for which neither is rejected is undecided. Holm's method keeps the probability of
 any false rejection in a figure or table at ``LEVEL``, for each of the two hypotheses.
 
+Seeds are added until a claim is decided, so it may be judged several times: at each of the planned
+numbers of seeds, and at any that somebody adds later. By a spending function of the Pocock type
+each look has a share of ``LEVEL``, and all shares add up to at most 1. A p-value divided by its
+look's share is at most u with a probability of at most u, over all looks together; Holm's method
+takes these.
+
 The estimand is the difference on these data: each seed divides them among the clients and draws
 the start anew. Nothing follows for other data.
 
 Sources: Holm, "A Simple Sequentially Rejective Multiple Test Procedure", Scandinavian Journal of
-Statistics 6 (1979).
+Statistics 6 (1979); Lan and DeMets, "Discrete Sequential Boundaries for Clinical Trials",
+Biometrika 70 (1983).
 """
 
 import math
@@ -29,6 +36,8 @@ import numpy as np
 from fedquorum.rules.types import FloatArray
 from numpy.typing import ArrayLike
 from scipy.special import stdtr, stdtrit
+
+from server_app.study.looks import Look, compute_look_confidence, spend_evenly
 
 LEVEL = 0.05
 SMALL_SHARE = 1 / 3
@@ -63,17 +72,30 @@ class PairedDifferences:
         n, at least ``MIN_SEEDS``.
     published : float, optional
         The paper's difference in the same setup and unit, positive in the claimed direction.
+    planned_looks : tuple of int
+        The numbers of seeds at which the claim is judged; empty for ``seeds`` alone.
     """
 
     mean: float
     deviation: float
     seeds: int
     published: float | None = None
+    planned_looks: tuple[int, ...] = ()
 
     @property
     def floor(self) -> float:
         """The smallest difference with which the claim holds."""
         return 0.0 if self.published is None else SMALL_SHARE * self.published
+
+    @property
+    def look_share(self) -> float:
+        """The share of ``LEVEL`` of the look at these seeds."""
+        return compute_look_share(self.seeds, self.planned_looks)
+
+    @property
+    def last_look_share(self) -> float:
+        """The share of ``LEVEL`` of the last planned look, or of this one beyond the plan."""
+        return compute_look_share(max(self.seeds, *self.planned_looks, 0), self.planned_looks)
 
     def compute_p_value_of_nothing(self, seeds: ArrayLike | None = None) -> FloatArray:
         """Return the p-value of a true difference of at most 0.
@@ -105,8 +127,9 @@ class Judgment:
     is_far_smaller : bool
         Whether the true difference is below a third of the published one, whatever the outcome.
     seeds_to_decide : int or None
-        If undecided, the number of seeds with a verdict at the same mean and deviation; None if
-        that is more than ``MAX_SEEDS``, and with any other outcome.
+        If undecided, the number of seeds with a verdict at the same mean and deviation, with the
+        share of the last planned look; None if that is more than ``MAX_SEEDS``, and with any other
+        outcome.
     """
 
     outcome: Outcome
@@ -120,8 +143,8 @@ def judge_family(family: Sequence[PairedDifferences]) -> tuple[Judgment, ...]:
     A claim with a difference above 0 is reproduced even if it is far smaller than published: what
     the claim says is the direction.
     """
-    nothing = [float(one.compute_p_value_of_nothing()) for one in family]
-    something = [float(one.compute_p_value_of_something()) for one in family]
+    nothing = [float(one.compute_p_value_of_nothing()) / one.look_share for one in family]
+    something = [float(one.compute_p_value_of_something()) / one.look_share for one in family]
     reproduced, up_level = _reject_by_holm(nothing)
     smaller, down_level = _reject_by_holm(something)
     return tuple(
@@ -134,6 +157,19 @@ def judge_family(family: Sequence[PairedDifferences]) -> tuple[Judgment, ...]:
         )
         for one, holds, small in zip(family, reproduced, smaller, strict=True)
     )
+
+
+def compute_look_share(seeds: int, planned_looks: Sequence[int] = ()) -> float:
+    """Return the share of ``LEVEL`` of the look at ``seeds``.
+
+    All planned looks at fewer seeds have been taken.
+    """
+    taken = [*(number for number in planned_looks if number < seeds), seeds]
+    planned = max(planned_looks, default=seeds)
+    looks = [Look(number, planned) for number in taken]
+    # Both ends of the study's intervals share a level; a bound here has one end.
+    level = 2 * LEVEL
+    return (1 - compute_look_confidence(looks, 1 - level, spend=spend_evenly)) / level
 
 
 def compute_interval(mean: float, deviation: float, seeds: int) -> tuple[float, float]:
@@ -159,7 +195,8 @@ def _reject_by_holm(p_values: Sequence[float]) -> tuple[list[bool], float]:
 def _find_seeds_to_decide(one: PairedDifferences, up_level: float, down_level: float) -> int | None:
     """Return the fewest seeds with a verdict at the same mean and deviation."""
     seeds = np.arange(one.seeds + 1, MAX_SEEDS + 1)
-    decides = (one.compute_p_value_of_nothing(seeds) <= up_level) | (
-        one.compute_p_value_of_something(seeds) <= down_level
+    share = one.last_look_share
+    decides = (one.compute_p_value_of_nothing(seeds) <= share * up_level) | (
+        one.compute_p_value_of_something(seeds) <= share * down_level
     )
     return int(seeds[decides.argmax()]) if decides.any() else None

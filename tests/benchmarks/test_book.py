@@ -3,10 +3,11 @@
 import json
 import re
 import shutil
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from benchmarks.book.aaggff import build_aaggff_tables
 from benchmarks.book.chapters import CHAPTERS, Chapter, DirectChapter, SweepChapter
 from benchmarks.book.job_queue import (
     ChapterJob,
+    find_complete_look,
     get_log_path,
     get_seed,
     list_jobs,
@@ -27,6 +29,7 @@ from benchmarks.book.job_queue import (
     read_chapter_runs,
     run_queue,
 )
+from benchmarks.book.next_looks import find_next_look
 from benchmarks.book.render import format_book
 from benchmarks.book.results import (
     ChapterResult,
@@ -38,7 +41,7 @@ from benchmarks.book.results import (
     summarize_seeds,
     write_chapter_result,
 )
-from benchmarks.book.runs_log import LoggedRun
+from benchmarks.book.runs_log import LoggedRun, read_run_log
 from benchmarks.book.summarize import (
     PICTURE_SEEDS,
     draw_chapter_picture,
@@ -117,7 +120,7 @@ def test_every_preset_with_local_data_has_a_chapter() -> None:
 def test_texts_match_chapters() -> None:
     """Every chapter has a text, and every text and result has a chapter."""
     texts = {path.stem for path in (DOCS / "book").glob("*.md")}
-    assert texts == {"introduction", "practice", "claims", *BY_NAME}
+    assert texts == {"introduction", "practice", "claims", "undecided", *BY_NAME}
     assert {path.stem for path in (DOCS / "results").glob("*.json")} <= set(BY_NAME)
 
 
@@ -281,14 +284,11 @@ def test_logged_runs_are_not_repeated(tmp_path: Path) -> None:
     chapter = BY_NAME["fedalign-synth"].make_quick()
     assert isinstance(chapter, SweepChapter)
     first, *others = list_pending_jobs([chapter], tmp_path)
-    assert run_queue([first, *others], tmp_path, tmp_path / "runs", minutes=0) == 3
+    assert run_queue([first, *others], tmp_path, tmp_path / "runs", deadline=0.0) == 3
     assert read_chapter_runs(chapter, tmp_path) == ()
     assert run_queue([first], tmp_path, tmp_path / "runs") == 0
     assert list_pending_jobs([chapter], tmp_path) == tuple(others)
-    assert (
-        summarize_runs(chapter, read_chapter_runs(chapter, tmp_path)).note
-        == "1 of its 3 runs so far."
-    )
+    assert find_complete_look(chapter, tmp_path) is None
     assert run_queue(others, tmp_path, tmp_path / "elsewhere") == 0
     assert list_pending_jobs([chapter], tmp_path) == ()
     runs = read_chapter_runs(chapter, tmp_path)
@@ -320,66 +320,52 @@ def test_a_failed_run_is_not_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("path", sorted((DOCS / "results" / "runs").glob("*.ndjson")), ids=str)
 def test_results_follow_from_the_logged_runs(path: Path) -> None:
-    """The result of a chapter is that of its log, and every line belongs to a declared run.
+    """The result of a chapter is that of its last look whose runs are all logged.
 
-    The first result waits for all runs. Later, until all runs are logged, an earlier result stays
-    if it has more seeds.
+    Every line of the log belongs to a declared run.
     """
     chapter = BY_NAME[path.stem]
     assert isinstance(chapter, SweepChapter)
-    runs = read_chapter_runs(chapter, DOCS / "results")
-    assert len(runs) == len(path.read_text().splitlines())
     assert path == get_log_path(chapter.name, DOCS / "results")
-    summarized = summarize_runs(chapter, runs)
-    unfinished = len(runs) < len(list_jobs(chapter))
+    logged = read_run_log(path)
+    most_seeds = max(chapter.looks[-1], len({run.seed for run in logged}))
+    declared = {job.overrides for job in list_jobs(chapter.with_seeds(most_seeds))}
+    assert {run.words for run in logged} <= declared
+    assert len({run.words for run in logged}) == len(logged)
+    look = find_complete_look(chapter, DOCS / "results")
     result = DOCS / "results" / f"{path.stem}.json"
-    if unfinished and not result.exists():
-        return
-    stored = read_chapter_result(result)
-    fewer_seeds = summarized.num_seeds < stored.num_seeds
-    assert summarized == stored or (unfinished and fewer_seeds)
+    assert result.exists() == (look is not None)
+    if look is not None:
+        runs = read_chapter_runs(look, DOCS / "results")
+        assert read_chapter_result(result) == summarize_runs(look, runs)
 
 
-@pytest.mark.parametrize(
-    ("extra_seeds", "num_missing", "earlier_stays"),
-    [("", 1, False), (", 6", 1, True), (", 6", 0, False)],
-)
-def test_an_earlier_result_stays_while_it_has_more_seeds(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    extra_seeds: str,
-    num_missing: int,
-    *,
-    earlier_stays: bool,
-) -> None:
-    """A queue stopped early removes no seeds from the book; a complete queue may."""
-    docs = copy_docs(tmp_path / "docs")
+@pytest.fixture
+def small_book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of documents of a copy of the book, which the command line writes."""
     monkeypatch.setattr(book, "ROOT", tmp_path)
+    monkeypatch.setattr(book, "write_claim_charts", lambda *_: None)
     (tmp_path / "README.md").write_text((ROOT / "README.md").read_text())
-    chapter = BY_NAME["answers-priority"]
+    return copy_docs(tmp_path / "docs")
+
+
+def keep_first_seeds(name: str, results: Path) -> None:
+    """Forget the runs of all seeds beyond the first look of a chapter."""
+    chapter = BY_NAME[name]
     assert isinstance(chapter, SweepChapter)
-    lines = get_log_path(chapter.name, docs / "results")
-    lines.write_text("".join(lines.read_text().splitlines(keepends=True)[num_missing:]))
-    path = docs / "results" / "answers-priority.json"
-    earlier = read_chapter_result(path)
-    earlier = replace(earlier, seeds=f"{earlier.seeds}{extra_seeds}", note="earlier")
-    write_chapter_result(earlier, path)
-    assert main(["--run", "answers-priority", "--minutes", "0"]) == 0
-    logged = summarize_runs(chapter, read_chapter_runs(chapter, docs / "results"))
-    assert read_chapter_result(path) == (earlier if earlier_stays else logged)
+    log = get_log_path(chapter.name, results)
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(one for one in lines if json.loads(one)["seed"] <= chapter.looks[0]))
+    runs = read_chapter_runs(chapter, results)
+    write_chapter_result(summarize_runs(chapter, runs), results / f"{chapter.name}.json")
 
 
-def test_the_first_result_waits_for_all_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_result_waits_for_all_runs(small_book: Path) -> None:
     """A chapter without a result gets none from a queue that stops before its last run."""
-    docs = copy_docs(tmp_path / "docs")
-    monkeypatch.setattr(book, "ROOT", tmp_path)
-    (tmp_path / "README.md").write_text((ROOT / "README.md").read_text())
-    path = docs / "results" / "answers-priority.json"
+    path = small_book / "results" / "answers-priority.json"
     measured = read_chapter_result(path)
     path.unlink()
-    log = get_log_path("answers-priority", docs / "results")
+    log = get_log_path("answers-priority", small_book / "results")
     lines = log.read_text()
     for logged, result in ((lines[lines.index("\n") + 1 :], None), (lines, measured)):
         log.write_text(logged)
@@ -387,11 +373,105 @@ def test_the_first_result_waits_for_all_runs(
         assert (read_chapter_result(path) if path.exists() else None) == result
 
 
-def test_a_picture_makes_only_missing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def add_seeds(name: str, results: Path, num_seeds: int) -> list[str]:
+    """Log the runs of a chapter that are missing for ``num_seeds``; return their lines.
+
+    The numbers of seed n are those of seed 1.
+    """
+    chapter = BY_NAME[name]
+    assert isinstance(chapter, SweepChapter)
+    pending = {job.overrides for job in list_pending_jobs([chapter.with_seeds(num_seeds)], results)}
+    log = get_log_path(name, results)
+    first = [run for run in read_run_log(log) if run.seed == 1]
+    with log.open("a") as file:
+        for seed in range(2, num_seeds + 1):
+            for run in first:
+                words = tuple(f"seed={seed}" if w == "seed=1" else w for w in run.words)
+                if words in pending:
+                    file.write(json.dumps(asdict(replace(run, words=words, seed=seed))) + "\n")
+    assert not list_pending_jobs([chapter.with_seeds(num_seeds)], results)
+    return log.read_text().splitlines(keepends=True)
+
+
+def test_a_result_has_the_seeds_of_the_last_complete_look(small_book: Path) -> None:
+    """Runs of a look that is not complete, or between two looks, change no number."""
+    name, results = "fedalign-one_client", small_book / "results"
+    keep_first_seeds(name, results)
+    lines = add_seeds(name, results, 10)
+    counts = []
+    for count in (len(lines) - 1, len(lines)):
+        get_log_path(name, results).write_text("".join(lines[:count]))
+        assert main(["--run", name, "--minutes", "0"]) == 0
+        counts.append(read_chapter_result(results / f"{name}.json").num_seeds)
+    assert counts == [5, 10]
+    text = (small_book / "results.md").read_text()
+    assert "'seed=range(1,11)' strategy=fedavg_priority,fedavg" in text
+    add_seeds(name, results, 12)
+    assert main(["--run", name, "--minutes", "0"]) == 0
+    assert read_chapter_result(results / f"{name}.json").num_seeds == 10
+
+
+def test_undecided_chapters_get_the_seeds_of_their_next_look(small_book: Path) -> None:
+    """A decided chapter gets none, unless seeds are asked for, also beyond the plan."""
+    results = small_book / "results"
+    chapter = BY_NAME["fedalign-one_client"]
+    assert isinstance(chapter, SweepChapter)
+    assert chapter.looks == (5, 10, 20)
+    keep_first_seeds(chapter.name, results)
+    look = find_next_look(chapter, results, is_undecided=True)
+    assert look is not None
+    assert {get_seed(job.overrides) for job in look.jobs} == {6, 7, 8, 9, 10}
+    assert look.seconds == pytest.approx(25 * mean_seconds(chapter, results))
+    assert find_next_look(chapter, results, is_undecided=False) is None
+    assert find_next_look(chapter, results, is_undecided=False, min_seeds=9) is None
+    beyond = find_next_look(chapter, results, is_undecided=False, min_seeds=10)
+    assert beyond is not None
+    assert beyond.jobs == look.jobs
+    add_seeds(chapter.name, results, 20)
+    assert find_next_look(chapter, results, is_undecided=True) is None
+    beyond = find_next_look(chapter, results, is_undecided=True, min_seeds=21)
+    assert beyond is not None
+    assert {get_seed(job.overrides) for job in beyond.jobs} == {21}
+    add_seeds(chapter.name, results, 21)
+    done = find_complete_look(chapter, results)
+    assert done is not None
+    assert done.num_seeds == 21
+
+
+def mean_seconds(chapter: SweepChapter, results: Path) -> float:
+    """Return the mean time of a chapter's logged runs."""
+    return statistics.mean(run.seconds for run in read_chapter_runs(chapter, results))
+
+
+def test_the_cheapest_decision_comes_first(
+    small_book: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The queue goes on until every chapter is decided or has all its seeds."""
+    names = ["fedalign-fmnist_fedprox", "fedalign-one_client"]
+    for name in names:
+        keep_first_seeds(name, small_book / "results")
+
+    def pretend(jobs: Sequence[ChapterJob], results: Path, *_: object, **__: object) -> int:
+        add_seeds(jobs[0].chapter, results, max(get_seed(job.overrides) for job in jobs))
+        return 0
+
+    monkeypatch.setattr(book, "run_queue", pretend)
+    assert main(["--run", *names]) == 0
+    looks = [line.partition(",")[0] for line in capsys.readouterr().out.splitlines()[:-1]]
+    assert looks == [
+        "fedalign-one_client: 25 runs until 10 seeds",
+        "fedalign-fmnist_fedprox: 20 runs until 10 seeds",
+        "fedalign-one_client: 50 runs until 20 seeds",
+        "fedalign-fmnist_fedprox: 40 runs until 20 seeds",
+    ]
+    assert main(["--run", *names]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_a_picture_makes_only_missing_runs(
+    small_book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A picture has the same few seeds of every method; completed runs are not repeated."""
-    docs = copy_docs(tmp_path / "docs")
-    monkeypatch.setattr(book, "ROOT", tmp_path)
-    (tmp_path / "README.md").write_text((ROOT / "README.md").read_text())
     chapter = BY_NAME["fedalign-fmnist"]
     assert isinstance(chapter, SweepChapter)
     jobs = select_picture_jobs(chapter)
@@ -406,7 +486,7 @@ def test_a_picture_makes_only_missing_runs(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(book, "draw_chapter_picture", lambda *_: b"drawn")
     assert main(["--picture", chapter.name, "--folder", str(tmp_path)]) == 0
     assert ran == others
-    assert (docs / "images" / f"{chapter.name}.png").read_bytes() == b"drawn"
+    assert (small_book / "images" / f"{chapter.name}.png").read_bytes() == b"drawn"
 
 
 def add_picture_chapter(chapters: Sequence[Chapter]) -> tuple[Chapter, ...]:

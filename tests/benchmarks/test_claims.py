@@ -14,6 +14,7 @@ from benchmarks.book.claims import (
     Verdict,
     format_claim_table,
     format_missing_list,
+    format_undecided_list,
     judge_claims,
 )
 from benchmarks.book.claims_data import CLAIMS
@@ -30,6 +31,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 LOCATOR = CellLocator("differences", "ours( .*)? - theirs", "end.*")
 CLAIM = Claim("A, Figure 1", "Ours is above theirs.", "curves", "chapter", LOCATOR)
+COMMAND = "python -m benchmarks.book --run chapter"
+ONE_SEED_CELL = SeedStatistic(9.0, None, 1, 1)
 REPRODUCED, CONTRADICTED, UNDECIDED = "**reproduced**", "**contradicted**", "**undecided**"
 
 
@@ -48,15 +51,15 @@ def make_chapter_result(*rows: tuple[Cell, ...]) -> ChapterResult:
 @pytest.mark.parametrize(
     ("cell", "sign", "expected"),
     [
-        # The one-sided 5 % point of t with 3 degrees of freedom is 2.353, and half that for a mean
+        # The one-sided 4 % point of t with 3 degrees of freedom is 2.605, and half that for a mean
         # of 4 seeds.
-        (SeedStatistic(1.18, 1.0, 4, 4), 1, REPRODUCED),
-        (SeedStatistic(1.17, 1.0, 4, 4), 1, f"{UNDECIDED}, about 5 seeds would decide"),
+        (SeedStatistic(1.31, 1.0, 4, 4), 1, REPRODUCED),
+        (SeedStatistic(1.30, 1.0, 4, 4), 1, f"{UNDECIDED}, about 5 seeds would decide"),
         (SeedStatistic(0.01, 1.0, 4, 4), 1, f"{UNDECIDED}, more than 100 seeds would decide"),
-        (SeedStatistic(-1.18, 1.0, 0, 4), 1, f"{CONTRADICTED}, the opposite"),
-        (SeedStatistic(-1.18, 1.0, 0, 4), -1, REPRODUCED),
+        (SeedStatistic(-1.31, 1.0, 0, 4), 1, f"{CONTRADICTED}, the opposite"),
+        (SeedStatistic(-1.31, 1.0, 0, 4), -1, REPRODUCED),
         (SeedStatistic(0.0, 0.0, 0, 4), 1, f"{UNDECIDED}, no difference in any of 4 seeds"),
-        (SeedStatistic(9.0, None, 1, 1), 1, ONE_SEED),
+        (ONE_SEED_CELL, 1, ONE_SEED),
         (None, 1, NOT_MEASURED),
     ],
 )
@@ -80,7 +83,7 @@ def test_the_published_size_counts_in_the_same_setup_alone(sign: int) -> None:
 
 def test_the_claims_of_one_figure_are_judged_together() -> None:
     """A claim that passes alone needs a stronger difference beside a second one."""
-    cell = SeedStatistic(1.18, 1.0, 4, 4)
+    cell = SeedStatistic(1.31, 1.0, 4, 4)
     row = ("ours - theirs", None, cell)
     nothing = ("others - theirs", None, SeedStatistic(0.1, 1.0, 2, 4))
     other = replace(CLAIM, claim="O.", locator=CellLocator("differences", "others.*", "end.*"))
@@ -115,7 +118,46 @@ def test_tables_have_numbers_setups_links_and_reasons() -> None:
         f"{REPRODUCED} | [chapter](#its-title) |"
     )
     assert table[3] == f"| B | Nothing. | - | - | - | {NOT_MEASURED} | - |"
-    assert format_missing_list([done, missing]) == "- B: Nothing. *No data.*"
+    one_seed = judge_claim(CLAIM, make_chapter_result(("ours - theirs", None, ONE_SEED_CELL)))
+    assert format_missing_list([done, missing, one_seed]).splitlines() == [
+        "- B: Nothing. *No data.*",
+        f"- A, Figure 1: {CLAIM.claim} *There is one seed only:* `{COMMAND} --seeds 20`",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("looks", "seeds", "rest"),
+    [
+        ((3, 10, 30), "3 of 30", "; 30 seeds take 9.0 hours of one core more: `{}`."),
+        ((3,), "3", "; 20 seeds take 5.7 hours of one core more: `{} --seeds 20`."),
+        ((), "3", "; 20 seeds take 5.7 hours of one core more: `{} --seeds 20`."),
+    ],
+)
+def test_an_undecided_claim_says_what_would_decide_it(
+    looks: tuple[int, ...], seeds: str, rest: str
+) -> None:
+    """Seeds in the table, and a line for the chapter; a decided claim names no plan."""
+    undecided = ("ours - theirs", None, SeedStatistic(0.1, 1.0, 2, 3))
+    result = replace(make_chapter_result(undecided), seconds=3600.0)
+    verdicts = judge_claims([CLAIM], {"chapter": result}, {"chapter": looks})
+    assert verdicts[0].format_seeds() == seeds
+    expected = "- [chapter](#title): 1 claim with 3 seeds" + rest.format(COMMAND)
+    assert format_undecided_list(verdicts, {"chapter": result}, {"chapter": "title"}) == expected
+    decided = make_chapter_result(("ours - theirs", None, SeedStatistic(9.0, 0.1, 3, 3)))
+    (verdict,) = judge_claims([CLAIM], {"chapter": decided}, {"chapter": looks})
+    assert verdict.format_seeds() == "3"
+    assert format_undecided_list([verdict], {"chapter": decided}, {}) == ""
+
+
+def test_an_undecided_claim_with_all_its_seeds_says_so() -> None:
+    """Twenty seeds are all that the book measures, unless more are planned."""
+    cell = SeedStatistic(0.1, 1.0, 11, 20)
+    seeds = "seeds " + ", ".join(map(str, range(1, 21)))
+    result = replace(make_chapter_result(("ours - theirs", None, cell)), seeds=seeds, seconds=1.0)
+    verdicts = judge_claims([CLAIM], {"chapter": result})
+    assert format_undecided_list(verdicts, {"chapter": result}, {"chapter": "title"}) == (
+        "- [chapter](#title): 1 claim with 20 seeds, all that are planned."
+    )
 
 
 def test_counts_are_of_seeds_with_the_claimed_sign() -> None:

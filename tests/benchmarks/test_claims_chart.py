@@ -23,7 +23,7 @@ from benchmarks.book.verdicts import Judgment, Outcome, compute_interval
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 CLAIM = Claim("A, Figure 1", "Ours is below theirs.", "-4", missing_reason="-", sign=-1)
-MEASURED = Verdict(CLAIM, SeedStatistic(-3.0, 2.0, 0, 9), 9, "", Judgment(Outcome.REPRODUCED))
+MEASURED = Verdict(CLAIM, SeedStatistic(-3.0, 2.0, 0, 9), 9, judgment=Judgment(Outcome.REPRODUCED))
 
 
 def get_x(line: Line2D) -> list[float]:

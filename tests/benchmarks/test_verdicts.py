@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from benchmarks.book.verdicts import (
     Outcome,
     PairedDifferences,
     compute_interval,
+    compute_look_share,
     judge_family,
 )
 
@@ -46,6 +48,37 @@ def test_false_verdicts_are_as_rare_as_stated(
     samples = rng.normal(truth, 2.0, size=(REPLICATES, seeds))
     outcomes = Counter(judge_family([summarize(one, PUBLISHED)])[0].outcome for one in samples)
     assert sum(outcomes[outcome] for outcome in false_outcomes) <= MOST_FALSE
+
+
+@pytest.mark.parametrize("looks", [(3, 10, 20), (5, 10, 20), (10, 20), (20, 30)])
+@pytest.mark.parametrize(
+    ("truth", "false_outcome"),
+    [(0.0, Outcome.REPRODUCED), (PUBLISHED / 3, Outcome.CONTRADICTED)],
+)
+def test_seeds_until_decided_give_no_more_false_verdicts(
+    looks: tuple[int, ...], truth: float, false_outcome: Outcome
+) -> None:
+    """Seeds are added until the false verdict or the last look; somebody then adds as many again.
+
+    Without shares of the level four looks would give more.
+    """
+    rng = np.random.default_rng(sum(looks))
+    samples = rng.normal(truth, 2.0, size=(REPLICATES, 2 * looks[-1]))
+    false = dict.fromkeys((looks, ()), 0)
+    for planned in false:
+        for sample in samples:
+            seen = (summarize(sample[:n], PUBLISHED) for n in (*looks, len(sample)))
+            judged = (judge_family([replace(one, planned_looks=planned)])[0] for one in seen)
+            false[planned] += any(one.outcome is false_outcome for one in judged)
+    assert false[looks] <= MOST_FALSE < false[()]
+
+
+@pytest.mark.parametrize("looks", [(3, 10, 20), (5, 10, 20), (10, 20), (20,), ()])
+def test_the_shares_of_all_looks_add_up_to_one(looks: tuple[int, ...]) -> None:
+    """The planned looks have four fifths; one beyond them has half of the rest."""
+    shares = [compute_look_share(n, looks) for n in looks or (20,)]
+    assert sum(shares) == pytest.approx(0.8)
+    assert compute_look_share(40, looks or (20,)) == pytest.approx(0.1)
 
 
 def test_a_family_of_true_nulls_has_few_false_verdicts() -> None:
@@ -115,8 +148,9 @@ def test_the_seeds_to_decide_are_the_fewest() -> None:
     needed = judgment.seeds_to_decide
     assert judgment.outcome is Outcome.UNDECIDED
     assert needed is not None
+    level = one.look_share * LEVEL
     assert (
-        one.compute_p_value_of_nothing(needed) <= LEVEL < one.compute_p_value_of_nothing(needed - 1)
+        one.compute_p_value_of_nothing(needed) <= level < one.compute_p_value_of_nothing(needed - 1)
     )
 
 

@@ -13,6 +13,7 @@ from server_app.study.looks import (
     add_look,
     compute_look_confidence,
     compute_next_confidence,
+    spend_evenly,
 )
 
 
@@ -35,6 +36,18 @@ def test_an_early_look_spends_what_lan_and_demets_say() -> None:
     spent = 4 * ndtr(ndtri(alpha / 4) / math.sqrt(0.5))
     looks = (Look(10, 20), Look(20, 20))
     first, last = compute_levels(looks, 0.95, 0.0)
+    assert first == pytest.approx(spent)
+    assert last == pytest.approx(alpha - spent)
+
+
+def test_an_even_function_spends_as_pocock_does() -> None:
+    """At half of the planned information, by Lan and DeMets's formula; the end gets the rest."""
+    alpha = (1 - RESERVE) * 0.05
+    spent = alpha * math.log(1 + (math.e - 1) * 0.5)
+    looks = (Look(10, 20), Look(20, 20))
+    first, last = (
+        1 - compute_look_confidence(looks[:number], 0.95, spend=spend_evenly) for number in (1, 2)
+    )
     assert first == pytest.approx(spent)
     assert last == pytest.approx(alpha - spent)
 
