@@ -22,6 +22,7 @@ def hydra_alone() -> Iterator[None]:
         faster_hydra.install()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("experiment", sample_cases(options("experiment"), 12, seed=1))
 def test_settings_are_hydras(experiment: str) -> None:
     """Each experiment, with a composed strategy beside its own."""

@@ -140,6 +140,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("settings", "overrides"), MISTAKES)
 def test_a_mistake_raises_the_line_of_the_command(
     settings: dict[str, Any],
@@ -204,6 +205,7 @@ def test_a_run_within_the_users_own_hydra_app() -> None:
         assert GlobalHydra.instance().is_initialized()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchanged_process")
 def test_a_run_in_another_thread() -> None:
     """Signal handlers cannot be set there; a sweep works, too."""
@@ -278,6 +280,7 @@ def test_overrides_of_a_sweep_are_axes() -> None:
     assert list(result.frame["data.priority"]) == [[0], [1, 2], [0], [1, 2]]
 
 
+@pytest.mark.slow
 def test_a_sweep_resumes_in_its_folder(capsys: pytest.CaptureFixture[str]) -> None:
     """Completed jobs are not repeated."""
     sweep(seed=[1], output="sweep", verbose=False, **SMALL)
@@ -331,6 +334,7 @@ def test_an_error_in_every_job_is_reported_once(
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchanged_process")
 def test_an_interrupted_sweep_raises_keyboardinterrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same call continues it."""
@@ -351,6 +355,7 @@ def test_jobs_of_a_sweep_run_in_processes() -> None:
     assert read_round_lines(result[1].directory) == read_round_lines(alone.directory)
 
 
+@pytest.mark.slow
 def test_folders_without_runs_are_reported() -> None:
     """``load`` loads one run, ``load_sweep`` several."""
     sweep(seed=[1, 2], output="sweep", verbose=False, **SMALL)

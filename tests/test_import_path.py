@@ -42,6 +42,7 @@ def run_python(code: str, cwd: Path, *path: Path, status: int = 0) -> str:
     return done.stderr if status else done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("app", ["client_app", "server_app"])
 def test_the_app_imports_its_own_packages(app: str, foreign: Path, tmp_path: Path) -> None:
     """Foreign packages come first on the path, and are ignored."""

@@ -266,6 +266,7 @@ def test_every_relative_link_of_the_documentation_leads_somewhere(page: Path) ->
             }, link
 
 
+@pytest.mark.slow
 def test_the_tests_that_the_drop_in_page_names_are_there() -> None:
     """Every ``file::test`` of its table is a test in that file."""
     text = (ROOT / "docs" / "drop-in.md").read_text()

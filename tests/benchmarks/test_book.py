@@ -468,6 +468,7 @@ def test_the_cheapest_decision_comes_first(
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_picture_makes_only_missing_runs(
     small_book: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

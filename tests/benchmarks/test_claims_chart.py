@@ -62,6 +62,7 @@ def test_other_units_have_a_panel_of_their_own() -> None:
     assert [get_title(ax) for ax in draw_overview(verdicts).axes] == ["A", "B"]
 
 
+@pytest.mark.slow
 def test_the_book_draws_every_measured_claim(tmp_path: Path) -> None:
     """The pictures of the documents are made from all of them."""
     verdicts = read_verdicts(DOCS)

@@ -97,6 +97,7 @@ def test_cutoffs_with_different_rates_are_not_compared() -> None:
     }
 
 
+@pytest.mark.slow
 def test_weight_errors_are_compared_with_no_cutoff_seed_by_seed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

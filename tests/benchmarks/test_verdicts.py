@@ -81,6 +81,7 @@ def test_the_shares_of_all_looks_add_up_to_one(looks: tuple[int, ...]) -> None:
     assert compute_look_share(40, looks or (20,)) == pytest.approx(0.1)
 
 
+@pytest.mark.slow
 def test_a_family_of_true_nulls_has_few_false_verdicts() -> None:
     """With eight claims of one table, the probability of any false one stays at the level."""
     rng = np.random.default_rng(8)

@@ -115,6 +115,7 @@ def test_a_private_round_has_the_same_bits(kind: str) -> None:
     assert masked.statuses == plain.statuses
 
 
+@pytest.mark.slow
 def test_unavailable_clients_are_known_before_the_masks() -> None:
     """With the exchange of keys, so that they cost no holder of shares; also on one node of two."""
     overrides = "availability=bernoulli availability.mean=0.9"

@@ -94,6 +94,7 @@ def list_round_copies(model: str, config: LocalSGDConfig, steps: int) -> list[st
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", HOW)
 @pytest.mark.parametrize("model", MODELS)
 def test_batched_training_does_not_wait(model: str, config: str) -> None:

@@ -122,6 +122,7 @@ def test_presets_have_the_papers_values() -> None:
     assert (fmnist.client.lr, fmnist.client.local_epochs) == (0.1, 5)
 
 
+@pytest.mark.slow
 def test_synth_other_has_the_settings_of_its_chapter() -> None:
     """The preset names the settings that the chapter of the book evaluates."""
     for strategy in ("fedalign", "fedavg_priority", "fedavg"):

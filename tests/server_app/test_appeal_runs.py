@@ -134,6 +134,7 @@ def test_a_run_resumes_with_its_initial_requirements(runs: Path, tmp_path: Path)
     assert read_test_groups(tmp_path / "stopped") == read_test_groups(runs / "maxfl")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("blank_figures")
 def test_the_report_shows_held_out_clients_and_appeal(runs: Path, tmp_path: Path) -> None:
     """The tables have a line for held-out clients; the CSV file and the page have the appeal."""

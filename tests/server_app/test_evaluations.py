@@ -71,6 +71,7 @@ def run(directory: Path, *overrides: str) -> list[dict[str, Any]]:
     return read_rounds(run_here(directory, *overrides))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", SIZES)
 def test_a_client_without_validation_rows_does_not_affect_others(
     tmp_path: Path, sizes: str
@@ -93,6 +94,7 @@ def test_a_client_without_validation_rows_does_not_affect_others(
     assert without == ([3] if sizes == "one small" else [])
 
 
+@pytest.mark.slow
 def test_power_of_choice_selects_the_same_clients_on_any_number_of_nodes(tmp_path: Path) -> None:
     """All clients evaluate F_k, but only one of them evaluates its test split, too."""
     runs = [
@@ -120,6 +122,7 @@ def fail_evaluations(monkeypatch: pytest.MonkeyPatch, should_fail: ShouldFail) -
     monkeypatch.setattr(FederatedClient, "evaluate_task", evaluate_or_fail)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [1, 2, 4])
 @pytest.mark.parametrize("failed", [0, 1, 3, 4])
 def test_an_evaluation_that_fails_everywhere_ends_the_run(
@@ -157,6 +160,7 @@ def test_a_reply_that_cannot_be_encoded_is_a_failed_evaluation(
         run(tmp_path / "run", *FAILING, "strategy=fedavg", "engine.num_supernodes=2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [1, 4])
 def test_a_priority_client_whose_evaluation_fails_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int

@@ -40,6 +40,7 @@ def read_model(directory: Path) -> bytes:
     return (directory / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_runs_have_the_same_bits_on_any_nodes_and_after_a_resume(tmp_path: Path) -> None:
     """Clients are under way when the run stops; each update counts once, with its staleness."""
     one = run(tmp_path / "1", "availability=bernoulli", "availability.p=0.8")
@@ -86,6 +87,7 @@ def _arrive(rows: list[dict[str, Any]]) -> None:
     next(row for row in rows if row["status"] == "late")["status"] = "failed"
 
 
+@pytest.mark.slow
 def test_the_audit_replays_late_updates(tmp_path: Path) -> None:
     """It finds another discount, another start, another time and another fate."""
     changes: dict[Callable[[list[dict[str, Any]]], None], str] = {

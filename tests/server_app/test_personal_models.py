@@ -137,6 +137,7 @@ def test_clients_that_train_one_by_one_have_the_same_bits(tmp_path: Path) -> Non
     assert_same_results(whole, parts)
 
 
+@pytest.mark.slow
 def test_of_several_numbers_of_epochs_the_best_on_validation_counts(tmp_path: Path) -> None:
     """Each number gives what a run with it alone gives; 0 is the model itself."""
     candidates = (0, 1, 6)
@@ -165,6 +166,7 @@ def get_rows_with_data(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.slow
 def test_a_run_that_stops_before_has_none_and_a_resume_has_them(run: Path, tmp_path: Path) -> None:
     """The last round is complete only with them, so no run can lose them; more rounds repeat it."""
     stopped = run_here(tmp_path / "run", *COMMON, *PERSONAL, "engine.stop_after_round=2")

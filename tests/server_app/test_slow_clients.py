@@ -61,6 +61,7 @@ def test_lateness_does_not_depend_on_the_nodes(tmp_path: Path) -> None:
         run_here(tmp_path / "resumed", *resumed, "engine.quorum=0.6", "rounds=13")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", sorted(NAMED_STRATEGIES))
 def test_every_strategy_runs_with_late_and_unavailable_clients(
     tmp_path: Path, strategy: str
@@ -85,6 +86,7 @@ def test_every_strategy_runs_with_late_and_unavailable_clients(
     assert audit.num_rounds == 8
 
 
+@pytest.mark.slow
 def test_a_client_that_misses_the_simulated_deadline_has_failed(tmp_path: Path) -> None:
     """The client is selected again in the next round."""
     overrides = ("engine.quorum=null", "engine.round_timeout=12", *FEDAVG, "rounds=4")
@@ -178,6 +180,7 @@ def test_invalid_settings_are_refused(overrides: tuple[str, ...], problem: str) 
 TIMED = ("strategy=fedau", "evaluation.every=null", "evaluation.every_seconds=20")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [(), ("engine.late_replies=count",)])
 def test_simulated_seconds_end_a_run_and_time_its_evaluations(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], late: tuple[str, ...]

@@ -18,6 +18,7 @@ def as_column(values: list[float]) -> Numbers:
     return np.array(values, dtype=np.float64)[:, None]
 
 
+@pytest.mark.slow
 @given(NUMBERS, st.data())
 def test_sums_are_exact_in_any_grouping(values: list[float], data: st.DataObject) -> None:
     """Sums equal those of fractions, however the rows are divided and ordered."""

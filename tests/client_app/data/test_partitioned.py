@@ -229,6 +229,7 @@ def test_more_samples_than_a_shard_has(experiment: str) -> None:
         compose_settings(experiment, f"data.samples_per_shard={size + 1}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("experiment", "classes", "train", "test", "rows"),
     [("fedalign/emnist", 47, 2400, 400, 1848), ("fedalign/cifar10", 10, 5000, 1000, 832)],
@@ -280,6 +281,7 @@ def test_fedau_presets_fit_the_data(
     assert given > 0.99 * len(y_test)
 
 
+@pytest.mark.slow
 def test_real_fashion_mnist(real_data: Path) -> None:
     """60 clients get 1,000 training rows of at most 2 classes: 60,000 rows, each once."""
     data = load_data(TorchvisionSettings(name="fmnist", root=str(real_data), download=False), 1)
@@ -300,6 +302,7 @@ def test_real_fashion_mnist(real_data: Path) -> None:
     assert not one & two
 
 
+@pytest.mark.slow
 def test_real_cifar10_subset(cifar10_subset: Path) -> None:
     """60 clients get two shards of 125 each, in color: 15,000 rows, each once."""
     data = load_data(NpzSettings(path=str(cifar10_subset), partition="shards", shard_size=125), 1)

@@ -97,6 +97,7 @@ def test_a_test_set_of_other_clients_changes_nothing() -> None:
     assert data.has_pooled_rows
 
 
+@pytest.mark.slow
 def test_fixed_test_rows_need_no_such_seed(tmp_path: Path) -> None:
     """With a test set, an order, or marks, a row for validation is never tested anyway."""
     x, y = np.zeros((40, 1), dtype=np.float32), np.arange(40) % 4

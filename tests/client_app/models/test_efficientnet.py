@@ -41,6 +41,7 @@ def test_it_needs_color_images() -> None:
             build_model(settings, shape, 8, seed=1)
 
 
+@pytest.mark.slow
 def test_published_weights(tmp_path: Path) -> None:
     """They are the start of the server's model; a client, which receives it, needs no file."""
     torch.manual_seed(0)

@@ -274,6 +274,7 @@ def test_a_name_leaves_the_node_only_if_the_policy_gives_one(device: Path) -> No
     assert "names" not in send_message(device, TRAIN, "train").content
 
 
+@pytest.mark.slow
 def test_a_scale_leaves_the_node_only_if_the_policy_says_so(device: Path) -> None:
     """Only with the reply to the query, and only of numbers that the client scales by itself."""
     table = ["a,b,ill", *(f"{k},{7 * k % 5},{'no' if k % 2 else 'yes'}" for k in range(10))]

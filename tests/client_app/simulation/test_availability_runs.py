@@ -40,6 +40,7 @@ def assert_same_models(one: Path, other: Path) -> None:
         np.testing.assert_allclose(second[name], array, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["fedalign", "fedavg"])
 def test_unavailable_clients_in_the_records(tmp_path: Path, strategy: str) -> None:
     """The clients table has the unavailable clients of the process, on one node and on three."""
@@ -67,6 +68,7 @@ def test_unavailable_clients_in_the_records(tmp_path: Path, strategy: str) -> No
     assert len(set(unavailable)) > 1
 
 
+@pytest.mark.slow
 def test_decisions_recompute_where_non_priority_clients_come_and_go(tmp_path: Path) -> None:
     """FedALIGN's admissions and weights are correct among the available clients."""
     path = tmp_path / "trace.csv"
@@ -81,6 +83,7 @@ def test_decisions_recompute_where_non_priority_clients_come_and_go(tmp_path: Pa
         assert (row["status"] == "unavailable") == disconnected
 
 
+@pytest.mark.slow
 def test_decisions_recompute_with_intermittent_clients(tmp_path: Path) -> None:
     """Also if some priority clients do not train; F(w) is evaluated on all of them."""
     directory = run(tmp_path / "run", "availability=markov", "availability.p=0.5", "seed=2")
@@ -88,6 +91,7 @@ def test_decisions_recompute_with_intermittent_clients(tmp_path: Path) -> None:
     assert [text for text in problems if "global loss" not in text] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("process", ["bernoulli", "markov", "cyclic"])
 def test_a_probability_of_one_is_always(tmp_path: Path, process: str) -> None:
     """With p = 1 a run has the same bits as without a process."""
@@ -108,6 +112,7 @@ def test_a_round_without_available_clients_is_empty(tmp_path: Path) -> None:
     assert rounds[0]["global_loss"] == rounds[1]["global_loss"] != rounds[2]["global_loss"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "pattern"),
     [

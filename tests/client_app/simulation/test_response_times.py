@@ -78,6 +78,7 @@ def test_wrong_factors_are_refused(tmp_path: Path, overrides: list[str], message
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_slow_clients_hold_other_classes(tmp_path: Path) -> None:
     """Without other spread, a client's time is the median times its factor, on any nodes."""
     overrides = (

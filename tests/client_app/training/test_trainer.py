@@ -189,6 +189,7 @@ def test_the_device_decides_for_other_models(
     assert local_trainer.mode == ("batched, autograd" if expected else separate)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cores", [1, 2, 4])
 def test_threads_that_batch_clients_do_not_meet(
     cores: int, monkeypatch: pytest.MonkeyPatch

@@ -121,6 +121,7 @@ def test_a_missing_package_is_one_line(
     assert "run records need not-there, which the extra audit brings: pip install not-there" in err
 
 
+@pytest.mark.slow
 def test_the_command_needs_only_the_library(runs: GetRun) -> None:
     """Neither the app, torch, Hydra nor Flower is imported, or could be."""
     program = f"""

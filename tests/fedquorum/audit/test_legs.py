@@ -98,6 +98,7 @@ def list_legs(run: Path) -> list[tuple[int, Any]]:
     return [(leg.first_round, leg.settings["rounds"]) for leg in load_run(run).legs]
 
 
+@pytest.mark.slow
 def test_a_decision_is_explained_with_the_settings_of_its_leg(tmp_path: Path) -> None:
     """A warm-up of half of the rounds is over in round 3 of 4, but not in round 5 of 12."""
     run = start_or_resume(tmp_path / "run", "fedalign", "rounds=4", "strategy.warmup_fraction=0.5")
@@ -129,6 +130,7 @@ def test_settings_that_no_resume_may_change_are_found(
     assert any(text.startswith(problem) for text in list_mismatches(run))
 
 
+@pytest.mark.slow
 def test_an_engine_without_known_rates_has_no_weight_error(tmp_path: Path) -> None:
     """Under a quorum on the machine's clock, nobody knows how often a client counts."""
     run = start_or_resume(tmp_path / "run", "fedau", "engine.stop_after_round=2")

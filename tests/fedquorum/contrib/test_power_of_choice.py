@@ -144,6 +144,7 @@ def test_candidates_are_sampled_by_their_data() -> None:
         assert orders[order] == pytest.approx(p * rounds, abs=5 * math.sqrt(p * (1 - p) * rounds))
 
 
+@pytest.mark.slow
 def test_missing_and_zero_amounts_of_data() -> None:
     """An unknown amount counts as the mean, 0 as 0; without any data, all count equally."""
     select = PowerOfChoice(2, sampling=Sampling(1 / 3, seed=1))

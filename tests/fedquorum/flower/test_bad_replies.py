@@ -577,6 +577,7 @@ def make_standard_replies(
     return arriving, broken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [

@@ -84,6 +84,7 @@ def test_as_many_nodes_are_selected_as_by_fedavg(kind: str, fraction: float) -> 
             assert set(ours) <= set(range(1, nodes + 1))
 
 
+@pytest.mark.slow
 @given(nodes=st.integers(2, 60), fraction=st.floats(0, 1, exclude_min=True))
 def test_fractions_are_cut_in_the_same_arithmetic(nodes: int, fraction: float) -> None:
     """0.29 of 100 nodes are 28 nodes in both, by float arithmetic."""
@@ -431,6 +432,7 @@ def test_metrics_of_another_form_lose_only_their_mean() -> None:
         aggregate_round(FlowerFedAvg, replies, "train")
 
 
+@pytest.mark.slow
 @given(
     weights=st.lists(st.floats(1e-6, 1e6) | st.integers(1, 10**6), min_size=1, max_size=K),
     steps=st.lists(st.floats(-1e3, 1e3, width=32), min_size=K, max_size=K),

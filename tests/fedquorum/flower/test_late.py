@@ -72,6 +72,7 @@ def run_rounds(
     return decode_arrays(model)["w"].tolist(), staleness
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("a", [0.0, 0.5])
 @pytest.mark.parametrize("rule", NAMES)
 def test_rounds_match_training_event_by_event(rule: str, a: float) -> None:

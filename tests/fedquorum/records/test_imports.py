@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from tests.integration.conftest import ROOT
 
 PROGRAM = """
@@ -25,6 +27,7 @@ REFUSED = (
 )
 
 
+@pytest.mark.slow
 def test_every_module_imports_without_app_torch_and_flower() -> None:
     """All modules of the records import where these packages cannot."""
     command = [sys.executable, "-c", PROGRAM.format(refused=set(REFUSED))]

@@ -399,6 +399,7 @@ def test_an_output_that_is_a_file_is_refused(
     assert len(error.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_figures_for_a_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They have the requested width and TrueType fonts, and are reproducible.
 
@@ -456,6 +457,7 @@ def test_a_metric_missing_from_the_last_evaluation_is_nan(tmp_path: Path) -> Non
     assert get_last_test_metric(run, "all", "accuracy") == 0.5
 
 
+@pytest.mark.slow
 def test_the_page_of_a_run_without_other_clients_does_not_speak_of_priority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -473,6 +475,7 @@ def test_the_page_of_a_run_without_other_clients_does_not_speak_of_priority(
     assert "theta" not in text
 
 
+@pytest.mark.slow
 def test_the_page_of_a_drop_in_run_has_no_empty_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def make_old(run: Path, seconds: float) -> None:
 # --- while a run is running ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_is_watched_before_its_first_record(tmp_path: Path) -> None:
     """The folder is empty, then has a manifest, then rounds, and then the run ends."""
     run = tmp_path / "run"
@@ -111,6 +112,7 @@ def test_the_progress_of_a_run_that_ends_by_its_clock(tmp_path: Path) -> None:
     assert progress.endswith(facts)
 
 
+@pytest.mark.slow
 def test_nothing_is_read_or_drawn_without_new_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +151,7 @@ def test_a_torn_line_is_read_once_it_is_complete(tmp_path: Path) -> None:
     assert read_metric(watch, "round") == 2
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_read_again(tmp_path: Path) -> None:
     """The rounds and rows after its checkpoint disappear."""
     run = make_running_run(
@@ -249,6 +252,7 @@ def test_a_killed_run_is_reported(tmp_path: Path, status: str, age: float, kille
     assert ("nothing recorded since 20" in progress) == killed
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_reported_without_new_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +283,7 @@ def test_huge_numbers_have_no_time_left(tmp_path: Path) -> None:
 # --- a folder with runs -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_all_runs_are_on_the_page_and_the_newest_has_its_clients(tmp_path: Path) -> None:
     """The newest is the running run that started last, or else the newest of all."""
     days = [f"2026-01-0{day}T00:00:00+00:00" for day in (1, 2, 3, 4)]
@@ -368,6 +373,7 @@ def test_an_unexpected_error_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
 # --- clients now --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_last_status_of_each_client(tmp_path: Path) -> None:
     """Each client's last row counts; held-out clients are absent."""
     late = [{"round": 1, "client": 2, "reply_seconds": 12.345}]

@@ -256,6 +256,7 @@ def test_a_request_that_fails_is_one_line(
 # --- metrics --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_metrics_equal_the_records(client: Client, run: Path) -> None:
     """As read by Prometheus' parser."""
     late = [{"round": 1, "client": 1, "reply_seconds": 1.0}]

@@ -35,6 +35,7 @@ def test_ranges_describe_themselves(allowed: Range, text: str) -> None:
     assert str(caught.value) == f"x must be {text}, got -1"
 
 
+@pytest.mark.slow
 @given(st.floats(allow_nan=True, allow_infinity=True))
 def test_numbers(value: float) -> None:
     """Bounds are closed unless said otherwise; NaN never passes, infinity only when allowed."""

@@ -106,6 +106,7 @@ def test_best_fixed_of_two_by_hand() -> None:
     np.testing.assert_allclose(compute_best_fixed_weights(table).mixing, [1, 0], atol=1e-7)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**6), st.integers(1, 30), st.integers(1, 12))
 @limit_examples(50)
 def test_the_gap_certifies(seed: int, rounds: int, size: int) -> None:

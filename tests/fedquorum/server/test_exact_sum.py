@@ -123,6 +123,7 @@ def check_groupings(rng: np.random.Generator) -> None:
     assert np.abs(np.frombuffer(sums.pop()) - exact).max() <= 4e-13 * np.abs(terms).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(3))
 def test_terms_of_any_size_in_any_grouping(block: int) -> None:
     """Terms of 1e-36 to 1e16 in five groupings: no bit differs, and the sum is accurate.

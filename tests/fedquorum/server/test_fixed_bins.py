@@ -52,6 +52,7 @@ def draw_models(rng: np.random.Generator, count: int) -> list[NamedArrays]:
     ]
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.integers(1, 40))
 @limit_examples(60)
 def test_the_sum_of_integers_is_the_sum_in_floats(seed: int, count: int) -> None:

@@ -270,6 +270,7 @@ def test_half_precision_cannot_make_the_memory_infinite() -> None:
     assert np.isfinite(run_step(memory, model, [], 2)["w"]).all()
 
 
+@pytest.mark.slow
 def test_two_memories_never_share_a_folder(tmp_path: Path) -> None:
     """The second one is refused before it changes a file; the folder is free afterwards."""
     memory = UpdateMemory(range(2), MODEL, tmp_path)
@@ -285,6 +286,7 @@ def test_two_memories_never_share_a_folder(tmp_path: Path) -> None:
     UpdateMemory(range(2), MODEL, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_memory_of_a_run_that_ended_may_linger(tmp_path: Path) -> None:
     """It may be part of a cycle that the garbage collector has not found yet."""
 

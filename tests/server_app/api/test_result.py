@@ -246,6 +246,7 @@ def test_the_charts_are_those_of_the_report(fedalign: RunResult) -> None:
         fedalign.plot("loss")
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_facts_and_a_figure(tmp_path: Path) -> None:
     """The text of records is escaped."""
     make_run(tmp_path / "run", [make_round_line(1)], experiment="<script>alert(1)</script>")

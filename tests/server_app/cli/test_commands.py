@@ -26,6 +26,7 @@ def test_the_help_lists_every_command() -> None:
         assert f"\n  fedquorum {name} " in USAGE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_has_a_help_with_its_name(name: str) -> None:
     """It imports no slow package, and the audit does not even import Hydra."""

@@ -158,6 +158,7 @@ def test_the_help_has_every_option_and_the_settings(
     assert "\n  tilt: 2.0\n" in settings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [(["--help"], 0), (["rounds=0"], 1), (["strategy=fedua"], 1), (["strategy.epsilom=0"], 1)],
@@ -234,6 +235,7 @@ def test_the_help_of_every_hydra_flag_is_a_string() -> None:
     assert any("shell completion:" in (action.help or "") for action in actions)
 
 
+@pytest.mark.slow
 def test_hydras_mode_can_be_a_sweep(
     command: Command, composed_overrides: list[list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:

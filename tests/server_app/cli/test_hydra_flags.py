@@ -92,6 +92,7 @@ def test_flags_that_show_something(
     assert text in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_hydras_help(tmp_path: Path) -> None:
     """In a process of its own: Hydra configures the log, and absl then closes pytest's streams."""
     command = [sys.executable, "-m", "fedquorum_app", "--hydra-help"]

@@ -357,6 +357,7 @@ def test_a_folder_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert asdict(found)["root"] == f"{folder}/here"
 
 
+@pytest.mark.slow
 def test_paths_of_custom_rules_and_models_are_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

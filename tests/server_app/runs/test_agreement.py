@@ -84,6 +84,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_devices_get_the_bits_of_one_process(folder: Path) -> None:
     """One table on one node or two, and a device for each client, train the same model."""
     path = write_tables(folder, dict.fromkeys(range(3), ALLOWED))
@@ -124,6 +125,7 @@ def test_nobody_shares_statistics(folder: Path) -> None:
     assert not (folder / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_its_scales(folder: Path) -> None:
     """Devices are not asked again, even if a client has come back meanwhile."""
     write_tables(folder, dict.fromkeys(range(3), ALLOWED))

@@ -63,6 +63,7 @@ def test_the_mean_sum_of_weights_is_1_under_every_fraction(
     assert audit_run(directory).mismatches == ()
 
 
+@pytest.mark.slow
 def test_the_rate_combines_time_varying_availability_and_sampling(tmp_path: Path) -> None:
     """omega is 1 / (p_n(t) q_n) on three nodes, and the audit finds no mismatch."""
     overrides = (
@@ -174,6 +175,7 @@ def test_rates_that_cannot_be_counted_ahead_are_refused(
     compose_overrides((*TEN, *HALF, KNOWN, *overrides, given))
 
 
+@pytest.mark.slow
 def test_a_warm_up_and_varying_response_times_are_refused(tmp_path: Path) -> None:
     """With either, the rates would vary from round to round."""
     parts = ("selection=after_warmup", "weighting=average_all", "participation=known_statistics")
@@ -189,6 +191,7 @@ def test_a_warm_up_and_varying_response_times_are_refused(tmp_path: Path) -> Non
     run(tmp_path / "patient", KNOWN, *trace, "rounds=1")
 
 
+@pytest.mark.slow
 def test_a_client_that_is_never_selected_or_in_time_is_refused(tmp_path: Path) -> None:
     """The error is one line with the setting that would let the client count."""
     few = ("data.priority=[0,1]", "strategy.fraction=0.05", "rounds=1")

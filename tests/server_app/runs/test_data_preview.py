@@ -78,6 +78,7 @@ def test_the_command_writes_table_csv_and_figure(
     )
 
 
+@pytest.mark.slow
 def test_the_same_settings_give_the_same_bytes(tmp_path: Path) -> None:
     """Table and figures of two calls are identical."""
     overrides = save_data(tmp_path).split()
@@ -105,6 +106,7 @@ def test_the_table_shows_the_availability(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_long_table_is_truncated(tmp_path: Path) -> None:
     """With over 100 clients it has the first 50; with over 12 classes it has no class columns."""
     y = np.arange(2000) % 20

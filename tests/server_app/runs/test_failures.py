@@ -206,6 +206,7 @@ def test_failed_priority_clients_fail_the_run_at_its_end(
     assert trained
 
 
+@pytest.mark.slow
 def test_a_resumed_run_counts_the_earlier_rounds(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def summarize(*overrides: str, clients: int = 12, nodes: int | None = 10) -> Mas
     return summarize_masks(composed.settings, composed.rules, population, nodes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "nodes", "expected"),
     [
@@ -147,6 +148,7 @@ def test_a_refused_run_has_no_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["fedau", "average_all", "known_statistics"])
 def test_a_run_with_masks(
     tmp_path: Path,
@@ -196,6 +198,7 @@ def test_every_message_about_a_model_is_part_of_a_secure_sum(
     assert not audit_run(tmp_path / "run").mismatches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["fedavg", "fedau"])
 def test_the_records_have_means_over_all_clients_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], strategy: str
@@ -249,6 +252,7 @@ def select_round(rows: list[dict[str, Any]], server_round: int) -> list[dict[str
     return [row for row in rows if row["round"] == server_round]
 
 
+@pytest.mark.slow
 def test_clients_that_are_away_cost_no_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,6 +295,7 @@ def test_a_custom_rule_declares_whether_a_sum_is_enough(rule: str, reason: str) 
         build.build_strategy(composed, population, None)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_with_masks_is_the_same(tmp_path: Path) -> None:
     """Its records and its model have the same bits, since only keys are drawn anew."""
     words = (*make_client_overrides(5, 5), "data=synth", "rounds=3", "strategy=fedau", MASKS)

@@ -19,6 +19,7 @@ def start(kind: str, *overrides: str) -> tuple[str, list[str]]:
         return str(config.hydra[kind].dir), list(config.hydra.overrides.hydra)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["run", "sweep"])
 def test_each_gets_a_folder(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the user wrote the pattern; the jobs of a sweep follow."""

@@ -61,6 +61,7 @@ def get_recorded_instructions() -> str | None:
     return torch.backends.cpu.get_cpu_capability() if on_cpu else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
     sample_cases(
@@ -118,6 +119,7 @@ def test_a_run_with_more_state_is_bit_identical_from_any_round(
         assert_same_run(whole, stopped)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -145,6 +147,7 @@ def test_resting_clients_and_varying_rates_resume_exactly(
     assert_same_run(whole, stopped)
 
 
+@pytest.mark.slow
 def test_a_run_resumes_any_number_of_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The manifest lists every resumption."""
     whole = run(tmp_path / "whole")
@@ -289,6 +292,7 @@ def killed_run(tmp_path: Path) -> Path:
 AS_KILLED = ("strategy=fedau", "rounds=5", "seed=3")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resumes", [True, False])
 def test_a_start_clears_the_files_of_a_killed_start(
     tmp_path: Path, killed_run: Path, capsys: pytest.CaptureFixture[str], *, resumes: bool
@@ -306,6 +310,7 @@ def test_a_start_clears_the_files_of_a_killed_start(
     assert not any("resume" in override for override in manifest["overrides"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", [(), ("rounds=4",), ("engine.checkpoint_every=2", "seed=4")])
 def test_a_killed_start_is_repeated_with_its_settings(
     tmp_path: Path, killed_run: Path, overrides: tuple[str, ...]

@@ -117,6 +117,7 @@ def read_scaling(result: RunResult) -> dict[str, Any]:
     return scaling
 
 
+@pytest.mark.slow
 def test_devices_share_their_scales(folder: Path) -> None:
     """Predictions for the clients that share are those on their devices; others are refused."""
     result = run_devices(folder, {0: SHARED + "client_name: North\n", 2: SHARED})

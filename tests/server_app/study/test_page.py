@@ -133,6 +133,7 @@ def test_the_page_in_a_browser(hostile: StudyResult, tmp_path: Path, browser: "B
     page.context.close()
 
 
+@pytest.mark.slow
 def test_the_page_marks_the_winner() -> None:
     """Without a winner, no row is marked."""
     won = render_study_page(

@@ -319,6 +319,7 @@ def test_no_model_is_usable_if_guessing_is_as_good() -> None:
     assert decide_best_method(worse, "fedavg", 0.1, guessing=guess).verdict == "fedavg"
 
 
+@pytest.mark.slow
 def test_false_claims_are_rare() -> None:
     """Of 400 tables of five equal methods, at most 5 % name a best one."""
     rng = np.random.default_rng(0)

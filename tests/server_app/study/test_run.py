@@ -221,6 +221,7 @@ def first_job_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JobRunner, "run", run)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("first_job_interrupt")
 def test_an_interruption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -39,6 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_pairs_of_texts(folder: Path) -> None:
     """Marks around both, words in pieces, padding behind; the longer text is cut first."""
     texts = [["Is it, doctor?", "eating", "unheard"], ["no", "I eat", "no"]]

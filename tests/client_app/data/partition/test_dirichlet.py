@@ -98,6 +98,7 @@ def test_test_part_has_the_proportions_of_the_training_part(
     assert not given[dealt == 0].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 10.0])
 def test_class_distributions_follow_the_law(alpha: float) -> None:
     """Two rows of a client have the same class with probability (alpha + 1) / (L alpha + 1).
@@ -116,6 +117,7 @@ def test_class_distributions_follow_the_law(alpha: float) -> None:
     assert (np.abs((dealt / n).mean(axis=0) - 0.1) < SIGMAS * deviation).all()
 
 
+@pytest.mark.slow
 def test_small_alpha_is_concentrated() -> None:
     """Also where all rows are dealt: the most frequent class of a client falls with alpha."""
     train, test = make_balanced_labels(10, 300), make_balanced_labels(10, 150)

@@ -52,6 +52,7 @@ def test_quantity_deals_all_rows(alpha: float, seed: int) -> None:
     assert min(get_sizes(shares, "test")) >= 1
 
 
+@pytest.mark.slow
 def test_quantity_follows_dirichlets_law() -> None:
     """Shares of the rows beyond one each have Dir(alpha)'s variance, (N - 1) / (N^2 (N a + 1))."""
     n, alpha, rows = 10, 0.5, 2_010

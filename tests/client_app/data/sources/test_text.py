@@ -442,6 +442,7 @@ def test_real_medical_question_pairs(
         assert set(client.y_test.tolist()) == {0, 1}
 
 
+@pytest.mark.slow
 def test_real_shakespeare(
     real_file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

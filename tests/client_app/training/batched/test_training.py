@@ -228,6 +228,7 @@ def test_other_tasks(task: Task) -> None:
     )
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(1, 25), min_size=1, max_size=7),
     st.integers(1, 9),
@@ -257,6 +258,7 @@ class Weighted(CrossEntropy):
     """Cross entropy, for which no closed form is known."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mlp", "small_cnn, dropout", "cnn"])
 def test_other_clients_do_not_matter(kind: str) -> None:
     """A client's model is the same in any order, with any other clients, and alone."""

@@ -165,6 +165,7 @@ def test_a_stationary_cycle_starts_anywhere() -> None:
         assert_rate(positions == place, 0.1)
 
 
+@pytest.mark.slow
 def test_a_cycle_that_starts_inactive() -> None:
     """The first active part is whole, and starts in each of rounds 1..(inactive) equally often."""
     found = draw_paths(Cyclic(0.3, 10, "inactive"), 20_000, 13)

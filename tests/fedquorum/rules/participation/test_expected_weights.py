@@ -52,6 +52,7 @@ FIXED_BASES: dict[str, tuple[Callable[[], Weighting[Any]], FloatArray]] = {
 # weight, and a test takes a few seconds.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("selection", "base"), [*product(SELECTIONS, FIXED_BASES)])
 def test_expected_weights_with_given_rates(selection: str, base: str) -> None:
     """Over 2,500 rounds of random presence the mean weight of every client is b_k / B.
@@ -72,6 +73,7 @@ def test_expected_weights_with_given_rates(selection: str, base: str) -> None:
     assert np.all(weight[:, can_count == 0] == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fraction", [0.5, 0.8])
 @pytest.mark.parametrize("selection", SELECTIONS)
 def test_expected_weights_with_given_rates_under_sampling(selection: str, fraction: float) -> None:

@@ -55,6 +55,7 @@ def test_bursty_and_never_participating_histories(cutoff: float) -> None:
     assert_as_reference(history, cutoff)
 
 
+@pytest.mark.slow
 @given(
     history=st.lists(st.booleans(), min_size=1, max_size=60),
     cutoff=st.one_of(st.integers(1, 20), st.just(math.inf)),

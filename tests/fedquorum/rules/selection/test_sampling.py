@@ -67,6 +67,7 @@ def test_a_sample_depends_on_seed_and_round_alone() -> None:
     assert draw[0] != draw[3]
 
 
+@pytest.mark.slow
 def test_draws_follow_the_data_with_replacement() -> None:
     """Each of |S| draws is client k with probability p_k, independently."""
     sampling, rounds = Sampling(priority_samples=4, seed=2), 3000

@@ -14,6 +14,7 @@ from tests.builders import compute_mixing_path, draw_losses, make_updates_from_l
 from tests.reference import aaggff
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "rounds", "cdf", "c1", "c2"),
     [
@@ -39,6 +40,7 @@ def test_s_follows_the_reference(
     assert (expected[-1] == 0).any(), "a case without an active constraint tests less"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "sample"), [(7, 4), (20, 13)])
 def test_s_replaces_missing_responses_by_the_mean(size: int, sample: int) -> None:
     """The mean is over the reported responses; p on the reporting clients weights the updates."""
