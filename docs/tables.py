@@ -166,6 +166,10 @@ def build_use_table() -> str:
             keys_by_use.items(), key=lambda row: goals.index(NAMED_STRATEGIES[row[1][0]].goal)
         )
     ]
+    late = "slow clients hold other data ([wait, discard or count](docs/quorum.md))"
+    rows.append(
+        ["`fedau engine.late_replies=count`", '`FedAU(quorum=2, late_replies="count")`', late]
+    )
     rows.append(["`composed`, `custom`", "", "you combine parts, or write your own rule"])
     return format_table(("`strategy=`", "class", "use it when"), rows)
 

@@ -178,7 +178,7 @@ def _write_picture(chapter: SweepChapter, docs: Path, folder: Path) -> None:
 
 
 def _has_picture(chapter: Chapter) -> bool:
-    return isinstance(chapter, SweepChapter) and bool(chapter.chart)
+    return isinstance(chapter, SweepChapter) and chapter.picture is not None
 
 
 if __name__ == "__main__":

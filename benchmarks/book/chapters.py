@@ -25,6 +25,7 @@ from benchmarks.book.fedalign import (
 )
 from benchmarks.book.fedau import build_fedau_published, build_fedau_tables, collect_fedau_numbers
 from benchmarks.book.late import CONDITIONS, WORLDS, build_late_tables, collect_late_numbers
+from benchmarks.book.late_picture import draw_late_picture
 from benchmarks.book.participation_tables import (
     PATTERNS,
     build_fedawe_published,
@@ -33,6 +34,7 @@ from benchmarks.book.participation_tables import (
     collect_participation_numbers,
 )
 from benchmarks.book.personal import build_personal_tables, collect_personal_numbers
+from benchmarks.book.pictures import draw_training_chart
 from benchmarks.book.priority import build_priority_tables, collect_priority_numbers
 from benchmarks.book.results import ResultTable
 from benchmarks.book.runs_log import LoggedRun
@@ -60,8 +62,8 @@ class SweepChapter:
         Builds the tables from the logged runs.
     published : callable, optional
         Returns the paper's numbers for the methods and columns of these tables.
-    chart : str
-        The chart of the report below the tables, empty for none.
+    picture : callable, optional
+        Draws the picture below the tables as PNG, from runs by their overrides.
     quick : mapping
         Settings that make the first sweep small. The quick book runs only this sweep.
     more_looks : tuple of int
@@ -74,7 +76,7 @@ class SweepChapter:
     numbers: Callable[[Run], Mapping[str, Any]]
     tables: Callable[[Sequence[LoggedRun]], Tables]
     published: Callable[[Tables], Tables] | None = None
-    chart: str = ""
+    picture: Callable[[Mapping[Overrides, Run]], bytes] | None = None
     quick: Mapping[str, str] = field(default_factory=dict)
     more_looks: tuple[int, ...] = ()
 
@@ -148,9 +150,9 @@ def _build_fedalign(name: str, title: str, *sweeps: str, **quick: str) -> SweepC
     small = {"data.num_clients": "12", "client.local_epochs": "1", "strategy": "fedalign,fedavg"}
     given = [tuple(sweep.split()) for sweep in sweeps]
     expanded = tuple(item for sweep in given for item in (sweep, *_drop_warmup(sweep)))
-    chart = "training" if name == "fedalign-fmnist" else ""
+    picture = draw_training_chart if name == "fedalign-fmnist" else None
     functions = (collect_fedalign_numbers, build_fedalign_tables)
-    return SweepChapter(name, title, expanded, *functions, chart=chart, quick=small | quick)
+    return SweepChapter(name, title, expanded, *functions, picture=picture, quick=small | quick)
 
 
 def _build_synth(name: str, title: str, *sweeps: str, **quick: str) -> SweepChapter:
@@ -681,6 +683,7 @@ _DECLARED: tuple[Chapter, ...] = (
         ),
         collect_late_numbers,
         build_late_tables,
+        picture=draw_late_picture,
         quick={
             "data.num_clients": "40",
             "rounds": "20",

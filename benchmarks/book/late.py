@@ -151,17 +151,17 @@ def build_late_tables(runs: Sequence[LoggedRun]) -> Mapping[str, ResultTable]:
     }
 
 
-def find_condition(run: LoggedRun) -> str:
-    """Return the way to close a round: the one whose overrides the run has, and most of them."""
-    given = {*run.words}
-    found = [name for name, overrides in CONDITIONS.items() if given.issuperset(overrides)]
-    return max(found, key=lambda name: len(CONDITIONS[name]))
-
-
-def find_world(run: LoggedRun) -> str:
-    """Return the world of a run."""
-    given = {*run.words}
-    return [name for name, overrides in WORLDS.items() if given.issuperset(overrides)][-1]
+def find_overrides(words: Sequence[str]) -> tuple[str, str]:
+    """Return the world and the way to close a round: those of which a run has most overrides."""
+    given = {*words}
+    worlds, ways = (
+        [name for name, overrides in known.items() if given.issuperset(overrides)]
+        for known in (WORLDS, CONDITIONS)
+    )
+    return (
+        max(worlds, key=lambda name: len(WORLDS[name])),
+        max(ways, key=lambda name: len(CONDITIONS[name])),
+    )
 
 
 Values = Mapping[str, Mapping[str, Mapping[int, float]]]
@@ -171,8 +171,8 @@ Values = Mapping[str, Mapping[str, Mapping[int, float]]]
 def _group_values(runs: Sequence[LoggedRun], value: Callable[[LoggedRun], float]) -> Values:
     found: dict[str, dict[str, dict[int, float]]] = {}
     for run in runs:
-        by_world = found.setdefault(find_condition(run), {})
-        by_world.setdefault(find_world(run), {})[run.seed] = value(run)
+        world, condition = find_overrides(run.words)
+        found.setdefault(condition, {}).setdefault(world, {})[run.seed] = value(run)
     return {name: found[name] for name in CONDITIONS if name in found}
 
 

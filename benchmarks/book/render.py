@@ -140,7 +140,7 @@ def _format_chapter(chapter: Chapter, docs: Path, *, quick: bool) -> Iterator[st
     yield from _format_tables(chapter, result)
     if (docs / IMAGES / f"{chapter.name}.png").exists():
         seeds = ", ".join(map(str, PICTURE_SEEDS))
-        yield f"![{chapter.title}: over rounds]({IMAGES}/{chapter.name}.png)\n\n*Seeds {seeds}.*"
+        yield f"![{chapter.title}]({IMAGES}/{chapter.name}.png)\n\n*Seeds {seeds}.*"
     if not quick and after.strip():
         if (date, commit) != (result.date, result.commit):
             yield f"*What follows was written for the numbers of {date}, {commit}.*"

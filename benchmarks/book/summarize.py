@@ -1,6 +1,5 @@
 """Summarize the logged runs of a chapter, and draw its picture."""
 
-import io
 import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -8,10 +7,6 @@ from pathlib import Path
 
 from fedquorum.records.provenance import find_commit
 from fedquorum.records.reader import load_run
-from fedquorum.report.experiment import build_experiments
-from fedquorum.report.figure_files import DPI
-from fedquorum.report.matplotlib_charts import draw_figure
-from fedquorum.report.seed_groups import group_runs
 
 from benchmarks.book.chapters import DirectChapter, SweepChapter
 from benchmarks.book.job_queue import ChapterJob, get_seed, list_jobs
@@ -67,20 +62,18 @@ PICTURE_SEEDS = (1, 2, 3)
 
 def select_picture_jobs(chapter: SweepChapter) -> tuple[ChapterJob, ...]:
     """Return the runs that the chapter's picture shows, none if it has no picture."""
-    jobs = list_jobs(chapter) if chapter.chart else ()
+    jobs = list_jobs(chapter) if chapter.picture else ()
     return tuple(job for job in jobs if get_seed(job.overrides) in PICTURE_SEEDS)
 
 
 def draw_chapter_picture(chapter: SweepChapter, folder: Path) -> bytes | None:
     """Return the chapter's picture as PNG, None if it has no picture or a run is missing."""
-    directories = [job.get_folder(folder) for job in select_picture_jobs(chapter)]
-    if not chapter.chart or not all((run / "manifest.json").exists() for run in directories):
+    if chapter.picture is None:
         return None
-    (experiment,) = build_experiments(group_runs(map(load_run, directories)))
-    (chart,) = (c for c in experiment.charts if c.name == chapter.chart)
-    out = io.BytesIO()
-    draw_figure(chart).savefig(out, format="png", dpi=DPI)
-    return out.getvalue()
+    directories = {job.overrides: job.get_folder(folder) for job in select_picture_jobs(chapter)}
+    if not all((directory / "manifest.json").exists() for directory in directories.values()):
+        return None
+    return chapter.picture({words: load_run(path) for words, path in directories.items()})
 
 
 def _join_numbers(numbers: Iterable[int]) -> str:

@@ -2,9 +2,13 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from fedquorum.records.reader import Run, load_run
+from matplotlib.figure import Figure
 
+from benchmarks.book import late_picture
 from benchmarks.book.chapters import CHAPTERS, SweepChapter
 from benchmarks.book.late import (
     CONDITIONS,
@@ -12,12 +16,13 @@ from benchmarks.book.late import (
     REFERENCE,
     WORLDS,
     build_late_tables,
-    find_condition,
+    find_overrides,
     find_stable_time,
-    find_world,
 )
 from benchmarks.book.results import SeedStatistic
 from benchmarks.book.runs_log import LoggedRun
+from tests.fedquorum.records.made import make_round_line
+from tests.fedquorum.records.made import make_run as make_run_folder
 
 INDEPENDENT, CORRELATED = WORLDS
 
@@ -54,11 +59,9 @@ def test_every_run_of_the_chapter_has_one_condition_and_world() -> None:
     """A condition whose overrides are some of another's is not taken for it."""
     (chapter,) = [chapter for chapter in CHAPTERS if chapter.name == "answers-late"]
     assert isinstance(chapter, SweepChapter)
-    found = []
-    for overrides in chapter.sweeps:
-        run = LoggedRun(overrides, "any", 1, 5, "2026-01-02T00:00", "abc1234", 1.0, {}, {})
-        found.append((find_world(run), find_condition(run)))
-    assert found == [(world, name) for world in WORLDS for name in CONDITIONS]
+    assert [find_overrides(sweep) for sweep in chapter.sweeps] == [
+        (world, name) for world in WORLDS for name in CONDITIONS
+    ]
 
 
 def test_rows_are_conditions_and_columns_worlds() -> None:
@@ -88,6 +91,34 @@ def test_rows_are_conditions_and_columns_worlds() -> None:
     slowest = tables["slowest"].rows[0][2]
     assert isinstance(slowest, SeedStatistic)
     assert slowest.mean == 0.5
+
+
+def test_the_picture_has_a_panel_for_each_world(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line is the mean over seeds, of means over the last evaluations."""
+    drawn: list[Figure] = []
+    monkeypatch.setattr(late_picture, "to_png", lambda figure, _: drawn.append(figure))
+    runs: dict[tuple[str, ...], Run] = {}
+    for world, seed, accuracy in ((CORRELATED, 1, 0.7), (CORRELATED, 2, 0.8), (INDEPENDENT, 1, 0)):
+        lines = [
+            make_round_line(
+                number,
+                simulated_seconds=20.0 * number,
+                test={"all": {"accuracy": accuracy + 0.01 * number}},
+            )
+            for number in range(1, 12)
+        ]
+        words = (*WORLDS[world], *CONDITIONS[REFERENCE], f"seed={seed}")
+        runs[words] = load_run(make_run_folder(tmp_path / f"{len(runs)}", lines))
+    late_picture.draw_late_picture(runs)
+    panels = {ax.get_title(loc="left"): ax for ax in drawn[0].axes}
+    assert [*panels] == [*WORLDS]
+    (line,) = panels[CORRELATED].lines
+    assert line.get_label() == REFERENCE
+    # The first nine evaluations end at 180 s, with a mean of 5 steps above the start.
+    assert line.get_xdata() == pytest.approx([180, 200, 220])
+    assert line.get_ydata() == pytest.approx([80, 81, 82])
 
 
 def test_weights_say_nothing_of_a_memory() -> None:

@@ -52,8 +52,7 @@ HANDED = ("engine.num_supernodes=20", "engine.share_data=true")
 PERSONAL = ("evaluation.finetune_epochs=2", "evaluation.alone_epochs=3")
 CASES: Mapping[str, tuple[tuple[str, ...], int]] = {
     "synth": ((*FEDALIGN, "strategy.warmup_fraction=0.25", *PERSONAL), 6),
-    "fmnist": ((*FEDAU, *HANDED, "model=logistic_regression"), 3),
-    "cnn": (FEDAU, 2),
+    "fmnist": ((*FEDAU, *HANDED), 2),
     "late updates": ((*COUNTING, "client.local_epochs=1"), 6),
     **{
         f"masks, {name}": ((*MASKS, f"strategy={name}"), 3)

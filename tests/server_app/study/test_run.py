@@ -237,18 +237,54 @@ def test_an_interruption(
     assert (Path(again[-1].removeprefix("output=")) / "progress.json").exists()
 
 
+LATE = ("response_time=lognormal", "engine.quorum=2")
+
+
 @pytest.mark.usefixtures("first_job_interrupt")
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("goal=fairness", "strategy.fraction=0.5"), "aaggff_s (strategy.fraction must be 1"),
+        (
+            ("goal=participation", *LATE, "engine.late_replies=count"),
+            "fedawe (engine.late_replies must be discard with fedawe",
+        ),
+    ],
+)
 def test_methods_that_do_not_fit_are_named_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They are reported before any run starts."""
-    words = ("goal=fairness", "strategy.fraction=0.5", "budget=200runs")
     with pytest.raises(SystemExit):
-        start_study((*SMALL, *words, f"output={tmp_path}"))
+        start_study((*SMALL, *words, "budget=200runs", f"output={tmp_path}"))
     first, second, *_ = capsys.readouterr().out.splitlines()
-    assert "aaggff_s" not in first
-    assert second.startswith("Left out: aaggff_s (strategy.fraction must be 1")
+    assert reason.partition(" ")[0] not in first
+    assert second.startswith(f"Left out: {reason}")
+
+
+@pytest.mark.slow
+def test_a_study_compares_counted_with_discarded_updates(tmp_path: Path) -> None:
+    """The runs of one method have late updates, those of the other have none."""
+    methods = "methods=[fedau,'fedau engine.late_replies=count']"
+    words = ("goal=participation", "availability=always", *LATE, methods, "budget=16runs")
+    folder = start_study(
+        (*SMALL, *words, "trials=0", "personal=false", "rounds=3", f"output={tmp_path / 'study'}")
+    )
+    have_late = {
+        one["name"]: [has_late_updates(folder / run["folder"]) for run in one["runs"]]
+        for one in read_result(folder)["results"]
+    }
+    counting = "fedau engine.late_replies=count"
+    assert have_late == {
+        name: [name == counting] * 5 for name in ("average_participating", "fedau", counting)
+    }
+
+
+def has_late_updates(run: Path) -> bool:
+    """Return whether an update of an older model counted in a run."""
+    table = pq.read_table(run / "clients")
+    return any(row.get("staleness") and row["weight"] for row in table.to_pylist())
 
 
 NOT_FINITE_RULE = """
