@@ -124,6 +124,14 @@ def test_texts_match_chapters() -> None:
     assert {path.stem for path in (DOCS / "results").glob("*.json")} <= set(BY_NAME)
 
 
+@pytest.mark.parametrize("name", BY_NAME)
+def test_conclusions_name_the_day_of_their_numbers(name: str) -> None:
+    """Without it nobody could tell that the numbers have changed since."""
+    text = (DOCS / "book" / f"{name}.md").read_text()
+    _, date, _, after = render.TABLES_COMMENT.split(text, maxsplit=1)
+    assert date or not after.strip()
+
+
 @pytest.mark.parametrize("path", sorted((DOCS / "results").glob("*.json")), ids=lambda p: p.stem)
 def test_result_files_survive_a_round_trip(path: Path, tmp_path: Path) -> None:
     """Every row has one cell for each heading; reading and writing leaves the file unchanged."""
