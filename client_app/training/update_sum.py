@@ -112,7 +112,7 @@ class UpdateSum:
                 is_usable &= np.asarray(library.compute_row_max(array_rows).tolist()) <= MAX_VALUE
         problems = [
             None
-            if usable and self.total.can_add_any(factor)
+            if usable and factor <= self.total.max_safe_factor
             else self._find_problem([array_rows[k] for array_rows in rows], factor, usable=usable)
             for k, (factor, usable) in enumerate(zip(factors, is_usable.tolist(), strict=True))
         ]

@@ -156,7 +156,11 @@ def run_rounds(
         callbacks: list[RunCallback] = [
             *([] if ledger is None else [ledger]),
             _build_checkpoints(records, strategy, grid, settings),
-            MaskRecorder(records, strategy),
+            *(
+                []
+                if strategy.communication.secure_aggregation is None
+                else [MaskRecorder(records, strategy)]
+            ),
             *(
                 []
                 if isinstance(grid, SimulationGrid)  # whose nodes report no names

@@ -566,7 +566,7 @@ class DynamicProtocol(NativeProtocol):
         self, population: Population, registry: NodeRegistry, server_round: int
     ) -> tuple[int, ...]:
         """Return the sample of clients that evaluate, which depends only on the round."""
-        clients = super().select_test_clients(population, registry, server_round)
+        clients = self.select_evaluated_clients(population)  # a drop-in strategy holds out none
         if self.is_dynamic:
             clients = tuple(k for k in clients if k in registry.connected_clients)
         if self.fraction_evaluate == 1.0:

@@ -230,21 +230,19 @@ class ExactAccumulator:
 
     @cached_property
     def max_safe_factor(self) -> float:
-        """The largest factor with which every update of usable numbers fits."""
+        """The largest factor with which every update of usable numbers fits, 0 in fixed bins."""
+        if self._is_fixed:
+            return 0.0
         rows = (flat.reshape(1, -1) for flat in self._start.values() if len(flat))
         largest = max((float(self._library.compute_row_max(row)[0]) for row in rows), default=0.0)
         return MAX_TERM / (4 * max(MAX_VALUE, largest))
-
-    def can_add_any(self, factor: float) -> bool:
-        """Say whether every update of usable numbers fits with this factor."""
-        return not self._is_fixed and factor <= self.max_safe_factor
 
     def can_add(self, factor: float, client_model: Mapping[str, Any]) -> bool:
         """Say whether all terms a_k (x_k - x_t) of a client are at most the bins' largest term.
 
         The numbers of the client's model must be at most ``MAX_VALUE``.
         """
-        if self.can_add_any(factor):
+        if factor <= self.max_safe_factor:
             return True
         for name, array in client_model.items():
             x, start = (
