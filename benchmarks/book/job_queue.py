@@ -85,7 +85,7 @@ def find_complete_look(chapter: SweepChapter, results: Path) -> SweepChapter | N
     Numbers of seeds between two planned looks do not count: no claim is judged there.
     """
     runs = read_run_log(get_log_path(chapter.name, results))
-    most = max((run.seed for run in runs), default=0)
+    most = len({run.seed for run in runs})
     beyond = (most,) if most > chapter.looks[-1] else ()
     for num_seeds in reversed((*chapter.looks, *beyond)):
         look = chapter.with_seeds(num_seeds)
