@@ -18,7 +18,14 @@ import benchmarks.book.__main__ as book
 from benchmarks.book import job_queue, render
 from benchmarks.book.__main__ import main
 from benchmarks.book.aaggff import build_aaggff_tables
-from benchmarks.book.chapters import CHAPTERS, Chapter, DirectChapter, SweepChapter
+from benchmarks.book.chapters import (
+    CHAPTERS,
+    MORE_LOOKS,
+    Chapter,
+    DirectChapter,
+    SweepChapter,
+)
+from benchmarks.book.claims_data import CLAIMS
 from benchmarks.book.job_queue import (
     ChapterJob,
     find_complete_look,
@@ -417,6 +424,17 @@ def test_a_result_has_the_seeds_of_the_last_complete_look(small_book: Path) -> N
     add_seeds(name, results, 12)
     assert main(["--run", name, "--minutes", "0"]) == 0
     assert read_chapter_result(results / f"{name}.json").num_seeds == 10
+
+
+def test_planned_looks_are_of_chapters_with_claims() -> None:
+    """A name that is no chapter's, or fewer seeds than there are, would change nothing."""
+    claimed = {claim.chapter for claim in CLAIMS}
+    for name, more in MORE_LOOKS.items():
+        chapter = BY_NAME[name]
+        assert isinstance(chapter, SweepChapter)
+        assert name in claimed
+        assert chapter.looks[1:] == more
+        assert [*chapter.looks] == sorted({*chapter.looks})
 
 
 def test_undecided_chapters_get_the_seeds_of_their_next_look(small_book: Path) -> None:
