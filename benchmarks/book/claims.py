@@ -8,7 +8,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.book.results import Cell, ChapterResult, ResultTable, SeedStatistic
+from benchmarks.book.results import (
+    SECONDS_PER_HOUR,
+    Cell,
+    ChapterResult,
+    ResultTable,
+    SeedStatistic,
+)
 from benchmarks.book.verdicts import (
     MAX_SEEDS,
     MIN_SEEDS,
@@ -22,8 +28,6 @@ NOT_MEASURED = "not measured"
 ONE_SEED = "no verdict: one seed"
 MORE_SEEDS = 20
 """The seeds that a reader with more time should measure of a chapter that has fewer."""
-
-SECONDS_PER_HOUR = 3600
 
 
 @dataclass(frozen=True)

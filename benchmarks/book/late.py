@@ -9,6 +9,7 @@ import numpy as np
 from fedquorum.records.reader import Run, read_population
 from fedquorum.report.chart_helpers import read_run_columns
 from fedquorum.report.seed_groups import get_test_metric
+from fedquorum.rules.types import FloatArray
 
 from benchmarks.book.results import Cell, ResultTable, summarize_seeds
 from benchmarks.book.runs_log import LoggedRun
@@ -87,10 +88,16 @@ def find_stable_time(
     """
     if len(values) < NUM_AVERAGED:
         return None
-    means = np.convolve(values, np.full(NUM_AVERAGED, 1 / NUM_AVERAGED), "valid")
+    means = compute_running_means(values)
     below = np.flatnonzero(means <= threshold)
     first = int(below[-1]) + 1 if len(below) else 0
     return None if first == len(means) else seconds[first + NUM_AVERAGED - 1]
+
+
+def compute_running_means(values: Sequence[float]) -> FloatArray:
+    """Return the means of each ``NUM_AVERAGED`` consecutive values; of all if there are fewer."""
+    width = min(NUM_AVERAGED, len(values))
+    return np.convolve(values, np.full(width, 1 / width), "valid")
 
 
 def _compute_weights_by_speed(run: Run) -> list[float]:

@@ -10,7 +10,7 @@ from fedquorum.report.seed_groups import get_test_metric
 from fedquorum.rules.types import FloatArray
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from benchmarks.book.late import NUM_AVERAGED, REFERENCE, WORLDS, find_overrides
+from benchmarks.book.late import REFERENCE, WORLDS, compute_running_means, find_overrides
 
 COLORS: Mapping[str, str] = {
     "all": "#000000",
@@ -29,7 +29,7 @@ LOWEST_PERCENT = 60.0
 def draw_late_picture(runs: Mapping[tuple[str, ...], Run]) -> bytes:
     """Return the picture as PNG: a panel for each world, a line for the mean over the runs.
 
-    Each point is the mean of ``NUM_AVERAGED`` evaluations, as in the tables. ``runs`` are by their
+    Each point is a running mean over evaluations, as in the tables. ``runs`` are by their
     overrides.
     """
     figure = NotebookFigure(figsize=SIZE_INCHES, layout=ConstrainedLayoutEngine())
@@ -63,6 +63,5 @@ def _smooth_accuracy(run: Run) -> tuple[FloatArray, FloatArray]:
     evaluated = [record for record in run.rounds if record.test is not None]
     seconds = np.array([record.simulated_seconds for record in evaluated], dtype=np.float64)
     accuracy = [100 * get_test_metric(record, "all", "accuracy") for record in evaluated]
-    window = np.full(min(NUM_AVERAGED, len(accuracy)), 1.0)
-    means = np.convolve(accuracy, window / window.sum(), "valid")
+    means = compute_running_means(accuracy)
     return seconds[-len(means) :], means

@@ -11,6 +11,7 @@ from benchmarks.book.job_queue import (
     list_pending_jobs,
     read_chapter_runs,
 )
+from benchmarks.book.results import SECONDS_PER_HOUR
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,10 @@ class NextLook:
     seconds: float
 
     def __str__(self) -> str:
-        hours = f", about {self.seconds / 3600:.1f} hours of one core" if self.seconds else ""
-        return (
-            f"{self.chapter.name}: {len(self.jobs)} runs until {self.chapter.num_seeds} "
-            f"seeds{hours}"
-        )
+        hours = self.seconds / SECONDS_PER_HOUR
+        cost = f", about {hours:.1f} hours of one core" if hours else ""
+        runs, seeds = len(self.jobs), self.chapter.num_seeds
+        return f"{self.chapter.name}: {runs} runs until {seeds} seeds{cost}"
 
 
 def find_next_look(

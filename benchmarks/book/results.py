@@ -11,6 +11,7 @@ from typing import Any
 from fedquorum.report.seed_groups import compute_mean_and_sd
 
 NUM_DIGITS = 6  # significant digits of a stored number
+SECONDS_PER_HOUR = 3600
 Text = str | int
 
 

@@ -14,8 +14,9 @@ setup. A claim for which neither is rejected is undecided. Holm's method keeps t
 any false rejection in a figure or table at ``LEVEL``, for each of the two hypotheses.
 
 Seeds are added until a claim is decided, so it may be judged several times: at each of the planned
-numbers of seeds, and at any that somebody adds later. By a spending function of the Pocock type
-each look has a share of ``LEVEL``, and all shares add up to at most 1. A p-value divided by its
+numbers of seeds, and perhaps at more that somebody adds later. By a spending function of the Pocock
+type each look has a share of ``LEVEL``; with up to two looks beyond the plan all shares add up to
+at most 1. A p-value divided by its
 look's share is at most u with a probability of at most u, over all looks together; Holm's method
 takes these.
 

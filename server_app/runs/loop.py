@@ -9,7 +9,7 @@ from typing import Any
 from fedquorum import ComposedStrategy
 from fedquorum.errors import SettingsError
 from fedquorum.flower.codec import decode_arrays, encode_arrays
-from fedquorum.flower.recording import MaskRecorder
+from fedquorum.flower.recording import list_mask_callbacks
 from fedquorum.records.callback import RunCallback
 from fedquorum.records.checkpoint import Checkpoint, CheckpointStore
 from fedquorum.records.client_names import ClientNames, can_record_names
@@ -156,11 +156,7 @@ def run_rounds(
         callbacks: list[RunCallback] = [
             *([] if ledger is None else [ledger]),
             _build_checkpoints(records, strategy, grid, settings),
-            *(
-                []
-                if strategy.communication.secure_aggregation is None
-                else [MaskRecorder(records, strategy)]
-            ),
+            *list_mask_callbacks(records, strategy),
             *(
                 []
                 if isinstance(grid, SimulationGrid)  # whose nodes report no names

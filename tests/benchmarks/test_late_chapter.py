@@ -19,11 +19,12 @@ from benchmarks.book.late import (
     find_overrides,
     find_stable_time,
 )
-from benchmarks.book.results import SeedStatistic
+from benchmarks.book.results import SeedStatistic, read_chapter_result
 from benchmarks.book.runs_log import LoggedRun
 from tests.fedquorum.records.made import make_round_line
 from tests.fedquorum.records.made import make_run as make_run_folder
 
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 INDEPENDENT, CORRELATED = WORLDS
 
 
@@ -91,6 +92,41 @@ def test_rows_are_conditions_and_columns_worlds() -> None:
     slowest = tables["slowest"].rows[0][2]
     assert isinstance(slowest, SeedStatistic)
     assert slowest.mean == 0.5
+
+
+QUOTED = {
+    "all 250 reply": "all",
+    "a fifth, the rest discarded": "0.2 of all, discarded",
+    "25 replies of any age, FedBuff": REFERENCE,
+    "the same, FedAU, a = 0.5": "25 replies, FedAU, a = 0.5",
+    "the same, FedAU, a = 0, `server_lr` 0.3": "25 replies, FedAU, a = 0, server_lr 0.3",
+}
+
+
+def test_the_page_about_slow_clients_quotes_the_book() -> None:
+    """Each row of its table has the chapter's numbers, rounded."""
+    tables = read_chapter_result(DOCS / "results" / "answers-late.json").tables
+    cells = {name: {row[0]: row[1:] for row in table.rows} for name, table in tables.items()}
+    lines = (DOCS / "quorum.md").read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("| how a round closes"))
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in lines[start + 2 : start + 2 + len(QUOTED)]
+    ]
+    assert [row[0] for row in rows] == [*QUOTED]
+    for row in rows:
+        way = QUOTED[row[0]]
+        quoted = {"test": (row[1], row[2]), "worst10": (None, row[4])}
+        for name, (independent, correlated) in quoted.items():
+            for text, cell in zip((independent, correlated), cells[name][way], strict=True):
+                assert isinstance(cell, SeedStatistic)
+                assert text in (None, f"{cell.mean:.1f}")
+        if way != REFERENCE:
+            assert row[3] == cells["differences"][way][1]
+        for text, name in zip(row[5:], ("slowest", "fastest"), strict=True):
+            cell = cells[name][way][1]
+            assert isinstance(cell, SeedStatistic)
+            assert text == f"{cell.mean:.2f}"
 
 
 def test_the_picture_has_a_panel_for_each_world(

@@ -234,6 +234,12 @@ class MaskRecorder(RunCallback):
             self._recorded = summary
 
 
+def list_mask_callbacks(records: RunWriter, strategy: Any) -> list[RunCallback]:
+    """Return what records a run's masks, nothing for a run without them."""
+    has_masks = strategy.communication.secure_aggregation is not None
+    return [MaskRecorder(records, strategy)] if has_masks else []
+
+
 class RecordingStrategy(Strategy):
     """Take the steps of ``Runner.run_round`` as Flower's loop calls the strategy.
 
@@ -270,7 +276,7 @@ class RecordingStrategy(Strategy):
         self.runner = Runner(
             strategy,
             records,
-            [checkpoints, MaskRecorder(records, strategy)],
+            [checkpoints, *list_mask_callbacks(records, strategy)],
             partial(build_round_record, get_rates=None, metric="accuracy", all_evaluated=True),
             range(self._last_recorded_round + 1, settings["rounds"] + 1),
             arrays,
