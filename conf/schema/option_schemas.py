@@ -129,6 +129,17 @@ def list_options() -> dict[str, Option]:
     return dict(_generate_options())
 
 
+@cache
+def list_option_names() -> dict[str, set[str]]:
+    """Return the names of options and groups directly below each group; the root is ""."""
+    names: dict[str, set[str]] = {}
+    for option in list_options():
+        parts = option.split("/")
+        for i, name in enumerate(parts):
+            names.setdefault("/".join(parts[:i]), set()).add(name)
+    return names
+
+
 def _generate_options() -> Iterator[tuple[str, Option]]:
     yield "schema", Option(Settings)
     for group, options in {**OPTION_SCHEMAS, "base": BASE_SCHEMAS}.items():

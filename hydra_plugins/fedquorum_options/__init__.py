@@ -4,8 +4,6 @@ Hydra's store builds every schema when a process starts, and copies all for each
 source builds an option when it is chosen.
 """
 
-from functools import cache
-
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
@@ -21,10 +19,11 @@ class OptionSource(ConfigSource):
 
     def __init__(self, provider: str, path: str) -> None:
         super().__init__(provider=provider, path=path)
-        from conf.schema.option_schemas import list_options  # other applications do not need it
+        # Other applications that use Hydra load this module, but not ``conf``.
+        from conf.schema.option_schemas import list_option_names, list_options
 
         self._options = list_options()
-        self._names = _list_names(tuple(self._options))
+        self._names = list_option_names()
 
     @staticmethod
     def scheme() -> str:
@@ -86,14 +85,3 @@ class OptionSearchPath(SearchPathPlugin):
 
 def _to_key(config_path: str) -> str:
     return config_path.strip("/").removesuffix(".yaml")
-
-
-@cache  # Hydra makes several sources for each composition
-def _list_names(options: tuple[str, ...]) -> dict[str, set[str]]:
-    """Return the names directly below each group; "" is the group of all groups."""
-    names: dict[str, set[str]] = {}
-    for option in options:
-        parts = option.split("/")
-        for i, name in enumerate(parts):
-            names.setdefault("/".join(parts[:i]), set()).add(name)
-    return names
