@@ -15,7 +15,6 @@ from fedquorum.records.settings import dump_settings, load_settings
 from fedquorum.rules.composition import RuleSet
 from fedquorum.sanitize import abbreviate
 from hydra._internal.hydra import Hydra
-from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
@@ -33,7 +32,7 @@ from conf.mistakes import (
 from conf.options import GROUPS, PARTS, options
 from conf.schema.checks import check_ranges, check_rules, check_settings, check_values
 from conf.schema.model import ModelSettings
-from conf.schema.register import OPTION_SCHEMAS, register_schemas
+from conf.schema.option_schemas import OPTION_SCHEMAS
 from conf.schema.rules import is_custom, rules_from_settings
 from conf.schema.settings import Settings
 
@@ -60,13 +59,6 @@ __all__ = [
 ]
 
 CONFIG_NAME = "config"
-
-register_schemas()
-
-# Hydra copies the store of all schemas for every composition, which takes a quarter of its time.
-# A process has one store, which only hands out copies, so a copy of the store can be itself.
-# Launchers still pickle it, because their processes have other plugins.
-ConfigStore.__deepcopy__ = lambda self, _: self  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)

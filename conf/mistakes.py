@@ -11,7 +11,7 @@ from hydra.errors import OverrideParseException
 
 from conf.grammar import explain_syntax
 from conf.options import GROUPS, PARTS, format_suggestion, options
-from conf.schema.register import OPTION_SCHEMAS
+from conf.schema.option_schemas import OPTION_SCHEMAS
 from conf.schema.settings import Settings
 
 SettingsLookup = Callable[[Sequence[str], str], Sequence[str]]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedquorum.errors import suggest_name
 
-from conf.schema.register import OPTION_SCHEMAS
+from conf.schema.option_schemas import OPTION_SCHEMAS
 
 GROUPS = (
     *(

@@ -25,7 +25,7 @@ from omegaconf import OmegaConf
 
 from conf.compose import GROUPS, PARTS, compose_settings, options
 from conf.schema.from_rules import derive_settings, make_schema
-from conf.schema.register import BASE_SCHEMAS, OPTION_SCHEMAS
+from conf.schema.option_schemas import BASE_SCHEMAS, OPTION_SCHEMAS
 from conf.schema.rules import rules_from_settings
 from conf.schema.strategy import StrategySettings
 

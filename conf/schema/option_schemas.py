@@ -1,11 +1,11 @@
-"""Register the options of every settings group in Hydra's store."""
+"""The schemas of the options of every settings group, and the path of each among the settings."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
-from hydra.core.config_store import ConfigStore
 
 from conf.schema.availability import (
     PATTERN_SCHEMAS,
@@ -111,18 +111,47 @@ BASE_SCHEMAS: Mapping[str, Any] = {"composed": ComposedSettings, "torchvision": 
 """Schemas from which only YAML files inherit."""
 
 
+class Option(NamedTuple):
+    """An option without a YAML file."""
+
+    node: Any
+    """A schema, or settings by group and name."""
+    package: str | None = None
+    """Where its settings belong, as in the header of a YAML file; None for its group."""
+
+
 TUNING_FILE = Path(__file__).parent.parent / "tuning.yaml"
 
 
-def register_schemas() -> None:
-    """Store all options in Hydra, and the values that experiments set for one option."""
-    store = ConfigStore.instance()
-    store.store(name="schema", node=Settings)
+@cache
+def list_options() -> dict[str, Option]:
+    """Return the options without a YAML file, by their paths, such as ``strategy/fedalign``."""
+    return dict(_generate_options())
+
+
+@cache
+def list_option_names() -> dict[str, set[str]]:
+    """Return the names of options and groups directly below each group; the root is ""."""
+    names: dict[str, set[str]] = {}
+    for option in list_options():
+        parts = option.split("/")
+        for i, name in enumerate(parts):
+            names.setdefault("/".join(parts[:i]), set()).add(name)
+    return names
+
+
+def _generate_options() -> Iterator[tuple[str, Option]]:
+    yield "schema", Option(Settings)
     for group, options in {**OPTION_SCHEMAS, "base": BASE_SCHEMAS}.items():
-        for name, node in options.items():
-            store.store(group=group, name=name, node=node)
-    for experiment, groups in yaml.safe_load(TUNING_FILE.read_text(encoding="utf-8")).items():
+        for name, schema in options.items():
+            yield f"{group}/{name}", Option(schema)
+    for experiment, groups in _load_yaml(TUNING_FILE).items():
         for group, settings in groups.items():
-            folder = f"tuning/{group}/{experiment}"
-            for name, node in settings.items():
-                store.store(group=folder, name=name, node=node, package="_global_")
+            for name, values in settings.items():
+                yield f"tuning/{group}/{experiment}/{name}", Option(values, "_global_")
+
+
+def _load_yaml(path: Path) -> Any:
+    # libyaml takes a tenth of the time of PyYAML's own parser, but some platforms lack it.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(path.read_bytes(), loader)  # noqa: S506
