@@ -43,20 +43,26 @@ def derive_seed(seed: int, purpose: str) -> int:
 
 
 def draw_normals(
-    seed: int, purpose: str, round_number: int, clients: Sequence[int]
+    seed: int, purpose: str, rounds: Sequence[int], clients: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Return the first standard normal number of each client's ``make_generator``, shape (n,).
+    """Return the first standard normal number of each round's and client's ``make_generator``.
+
+    ``rounds`` and ``clients`` have n numbers each, and so has the result.
 
     Building a generator takes longer than drawing from it, so the seeds of many clients are
     computed together, by the algorithms that NumPy guarantees for ``SeedSequence`` and ``PCG64``.
     """
-    words = (seed, zlib.crc32(purpose.encode()), round_number, max(clients, default=0))
-    if len(clients) < MIN_JOINT_DRAWS or max(words) >= 2**32:
-        generators = (make_generator(seed, purpose, round_number, k) for k in clients)
+    word = zlib.crc32(purpose.encode())
+    largest = max(seed, max(rounds, default=0), max(clients, default=0))
+    if len(clients) < MIN_JOINT_DRAWS or largest >= 2**32:
+        pairs = zip(rounds, clients, strict=True)
+        generators = (make_generator(seed, purpose, t, client) for t, client in pairs)
         return np.array([rng.standard_normal() for rng in generators])
     bits = np.random.PCG64(0)
     rng, numbers = np.random.Generator(bits), np.empty(len(clients))
-    for i, (high, low, seq_high, seq_low) in enumerate(_generate_states(*words[:3], clients)):
+    for i, (high, low, seq_high, seq_low) in enumerate(
+        _generate_states(seed, word, rounds, clients)
+    ):
         increment = ((seq_high << 65 | seq_low << 1) | 1) & MASK_128
         state = ((increment + (high << 64 | low)) * PCG_MULTIPLIER + increment) & MASK_128
         bits.state = {
@@ -81,14 +87,14 @@ POOL_SIZE = 4
 
 
 def _generate_states(
-    seed: int, purpose: int, round_number: int, clients: Sequence[int]
+    seed: int, purpose: int, rounds: Sequence[int], clients: Sequence[int]
 ) -> list[list[int]]:
-    """Return ``SeedSequence([seed, purpose, round_number, k]).generate_state(4, np.uint64)``.
+    """Return ``SeedSequence([seed, purpose, t, k]).generate_state(4, np.uint64)`` of each pair.
 
     Each number must be below 2^32, so that it is one word of the entropy.
     """
-    pool = [np.full(len(clients), word, np.uint32) for word in (seed, purpose, round_number)]
-    pool.append(np.array(clients, np.uint32))
+    pool = [np.full(len(clients), word, np.uint32) for word in (seed, purpose)]
+    pool += [np.array(rounds, np.uint32), np.array(clients, np.uint32)]
     constant = INIT_A
 
     def hash_word(values: NDArray[np.uint32], multiplier: int) -> NDArray[np.uint32]:

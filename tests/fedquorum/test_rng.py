@@ -45,10 +45,13 @@ def test_derived_seeds_fit_in_31_bits() -> None:
 def test_numbers_drawn_together_are_those_of_each_generator(seed: int, server_round: int) -> None:
     """NumPy itself is the reference; a number of two words, or few clients, change nothing."""
     clients = [*range(20), 2**16, 2**31 - 1, 2**32 - 1]
+    rounds = [server_round if k % 3 else 0 for k in clients]
     expected = [
-        make_generator(seed, "response-time", server_round, k).standard_normal() for k in clients
+        make_generator(seed, "response-time", t, k).standard_normal()
+        for t, k in zip(rounds, clients, strict=True)
     ]
-    assert draw_normals(seed, "response-time", server_round, clients).tolist() == expected
-    few = clients[: MIN_JOINT_DRAWS - 1]
-    assert draw_normals(seed, "response-time", server_round, few).tolist() == expected[: len(few)]
-    assert draw_normals(seed, "response-time", server_round, []).tolist() == []
+    assert draw_normals(seed, "response-time", rounds, clients).tolist() == expected
+    few = MIN_JOINT_DRAWS - 1
+    drawn = draw_normals(seed, "response-time", rounds[:few], clients[:few])
+    assert drawn.tolist() == expected[:few]
+    assert draw_normals(seed, "response-time", [], []).tolist() == []

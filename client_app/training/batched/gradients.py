@@ -125,14 +125,14 @@ class DenseGradients:
     class_weights: torch.Tensor | None = None
 
     def pad_units(self, model: StackedTensors) -> StackedTensors:
-        """Return a model with additional units, whose weights are 0 and stay 0.
+        """Return a model, or stacked ones, with additional units, whose weights are 0 and stay 0.
 
         A weight then fills whole cache lines, and many of them are one contiguous tensor, which
         torch multiplies in one call. ``accumulate`` takes models with and without padding.
         """
         padded, before = dict(model), 0
         for weight, bias in self.layers:
-            units, inputs = model[weight].shape
+            units, inputs = model[weight].shape[-2:]
             inputs += before
             more = compute_padded_rows(units, inputs, model[weight].dtype) - units
             padded[weight] = functional.pad(model[weight], (0, before, 0, more))

@@ -275,16 +275,17 @@ class BatchedTrainer:
 
     def _load_starts(self, models: StackedTensors, starts: Sequence[Arrays | None]) -> None:
         """Overwrite the received model for clients that start from another one."""
-        distinct: dict[int, tuple[Arrays, list[int]]] = {}
-        for index, start in enumerate(starts):
-            if start is not None:
-                distinct.setdefault(id(start), (start, []))[1].append(index)
-        for start, indices in distinct.values():
-            tensors = self._to_named_tensors(start)
-            padded = tensors if self._dense is None else self._dense.pad_units(tensors)
-            rows = torch.tensor(indices, device=self._examples.device)
-            for name, tensor in padded.items():
-                models[name][rows] = tensor
+        distinct = {id(start): start for start in starts if start is not None}
+        if not distinct:
+            return
+        position = {identity: index for index, identity in enumerate(distinct)}
+        rows = [row for row, start in enumerate(starts) if start is not None]
+        sources = [position[id(starts[row])] for row in rows]
+        stacked = self._to_named_tensors([*map(np.stack, zip(*distinct.values(), strict=True))])
+        padded = stacked if self._dense is None else self._dense.pad_units(stacked)
+        indices = torch.tensor([rows, sources], device=self._examples.device)
+        for name, tensor in padded.items():
+            models[name].index_copy_(0, indices[0], tensor.index_select(0, indices[1]))
 
     @property
     def _total_decay(self) -> float:

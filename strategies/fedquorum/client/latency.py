@@ -88,8 +88,7 @@ class LognormalLatency:
 
     def list_seconds(self, seed: int, clients: Sequence[int], server_round: int) -> list[float]:
         """Return the response times of several clients in a round."""
-        of_clients = _draw_client_effects(seed, clients)
-        of_round = draw_normals(seed, LATENCY_STREAM, server_round, clients).tolist()
+        of_clients, of_round = _draw_effects(seed, clients, [server_round] * len(clients))
         return [
             float(self.median * math.exp(self.between * z_k + self.within * z_kt))
             for z_k, z_kt in zip(of_clients, of_round, strict=True)
@@ -104,7 +103,7 @@ class LognormalLatency:
         self, seed: int, clients: IntArray
     ) -> Callable[[np.random.Generator], FloatArray]:
         """Return a function that draws z_kt anew and keeps z_k."""
-        of_client = np.array(_draw_client_effects(seed, clients.tolist()))
+        of_client = np.array(_draw_effects(seed, clients.tolist())[0])
 
         def draw(rng: np.random.Generator) -> FloatArray:
             of_round = rng.standard_normal(len(of_client))
@@ -116,13 +115,23 @@ class LognormalLatency:
 _CLIENT_EFFECTS: dict[tuple[int, int], float] = {}
 
 
-def _draw_client_effects(seed: int, clients: Sequence[int]) -> list[float]:
-    """Return z_k of each client, drawn once: a run asks the same clients again and again."""
+def _draw_effects(
+    seed: int, clients: Sequence[int], rounds: Sequence[int] = ()
+) -> tuple[list[float], list[float]]:
+    """Return z_k of each client, and z_kt of each client's round if there are ``rounds``.
+
+    z_k is drawn once for each client: a run asks the same clients again and again. All that are
+    drawn are drawn together, because a call takes longer than a draw.
+    """
     new = [k for k in clients if (seed, k) not in _CLIENT_EFFECTS]
-    if new:
-        drawn = draw_normals(seed, LATENCY_STREAM, 0, new).tolist()
-        _CLIENT_EFFECTS.update(zip([(seed, k) for k in new], drawn, strict=True))
-    return [_CLIENT_EFFECTS[seed, k] for k in clients]
+    drawn = draw_normals(
+        seed,
+        LATENCY_STREAM,
+        rounds=[*[0] * len(new), *rounds],
+        clients=[*new, *clients[: len(rounds)]],
+    ).tolist()
+    _CLIENT_EFFECTS.update(zip([(seed, k) for k in new], drawn[: len(new)], strict=True))
+    return [_CLIENT_EFFECTS[seed, k] for k in clients], drawn[len(new) :]
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,9 @@ class ModelStore:
     def _store_model(self, model: Model) -> Model:
         """Return a copy of a model, in a file if a directory is set."""
         size, folder = sum(map(compute_aligned_size, model.values())), self._directory
-        if size > (get_total_memory() - self.nbytes if folder is None else get_free_disk(folder)):
+        # All models have one form, so their number says how much memory they take.
+        in_memory = size * len(self.models)
+        if size > (get_total_memory() - in_memory if folder is None else get_free_disk(folder)):
             raise self._build_space_error(size)
         if folder is None:
             return dict(model)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -398,13 +398,7 @@ def decode_train_reply(content: RecordDict) -> list[TrainResult]:
     ProtocolError
         If the node uses another protocol, a record is missing, or lengths disagree.
     """
-    results, times = _decode_reply(content, TrainResult), _decode_response_times(content)
-    if not times:
-        return results
-    return [
-        replace(result, seconds=None if result.client is None else times.get(result.client))
-        for result in results
-    ]
+    return _decode_reply(content, TrainResult, _decode_response_times(content))
 
 
 def decode_evaluate_reply(content: RecordDict) -> list[EvaluateResult]:
@@ -463,7 +457,10 @@ def encode_sums(sums: EvaluationSums) -> MetricRecord:
     return MetricRecord({key: mean for key, mean in means.items() if not math.isnan(mean)})
 
 
-def _decode_reply(content: RecordDict, kind: type[ResultT]) -> list[ResultT]:
+def _decode_reply(
+    content: RecordDict, kind: type[ResultT], times: Mapping[int, float] | None = None
+) -> list[ResultT]:
+    """Return the results in a reply; ``times`` has the response times of clients that have one."""
     metrics = _read_metrics(content)
     if metrics.pop(PROTOCOL_KEY, None) != PROTOCOL_VERSION:
         check_reply(_read_metrics(content))
@@ -473,18 +470,30 @@ def _decode_reply(content: RecordDict, kind: type[ResultT]) -> list[ResultT]:
     calibration = _read_calibration(content) if kind is EvaluateResult else {}
     if isinstance(client, list):
         reported = {**metrics, **calibration}
-        return _decode_many(content, kind, client, status, metrics=reported, arrays=arrays)
+        return _decode_many(
+            content, kind, client, status, metrics=reported, arrays=arrays, times=times or {}
+        )
     if any(isinstance(value, list) for value in (status, *metrics.values())):
         raise ProtocolError(f"'{CLIENT_ID}' is a single number, other metrics are lists")
     code = _decode_status(Status.DONE if status is None else status)
     client_id = None if client is None else _decode_client_id(client)
     reason = None if client_id is None else _decode_failures(content).get(client_id)
+    told = _select_told(client_id, reason, times or {})
     if code is not Status.DONE:
-        return [kind(client_id, code, reason=reason)]
+        return [kind(client_id, code, **told)]
     if any(len(values) != 1 for values in calibration.values()):
         raise ProtocolError(f"'{CALIBRATION}' must have one value for one client")
     metrics |= {key: values[0] for key, values in calibration.items()}
-    return [_build_result(kind, client_id, metrics, arrays, reason)]
+    return [_build_result(kind, client_id, metrics, arrays, told)]
+
+
+def _select_told(
+    client: int | None, reason: str | None, times: Mapping[int, float]
+) -> dict[str, Any]:
+    """Return what a client of any status may tell: a reason, and its response time."""
+    if client is None or client not in times:
+        return {"reason": reason}
+    return {"reason": reason, "seconds": times[client]}
 
 
 def _read_calibration(content: RecordDict) -> dict[str, list[bytes]]:
@@ -513,6 +522,7 @@ def _decode_many(
     *,
     metrics: Mapping[str, Any],
     arrays: NamedArrays,
+    times: Mapping[int, float],
 ) -> list[ResultT]:
     if not isinstance(status, list) or len(status) != len(clients):
         raise ProtocolError(f"'{STATUS}' must be a list as long as '{CLIENT_ID}'")
@@ -529,14 +539,15 @@ def _decode_many(
     absent = {key: _find_missing(metrics, key) for key in reported}
     results, index = [], 0
     for k, code in zip(map(_decode_client_id, clients), codes, strict=True):
+        told = _select_told(k, reasons.get(k), times)
         if code is not Status.DONE:
-            results.append(kind(k, code, reason=reasons.get(k)))
+            results.append(kind(k, code, **told))
             continue
         numbers = {
             key: values[index] for key, values in reported.items() if index not in absent[key]
         }
         model = {name: array[index] for name, array in arrays.items()}
-        results.append(_build_result(kind, k, numbers, model, reasons.get(k)))
+        results.append(_build_result(kind, k, numbers, model, told))
         index += 1
     return results
 
@@ -554,7 +565,7 @@ def _build_result(
     client: int | None,
     metrics: Mapping[str, Any],
     arrays: NamedArrays,
-    reason: str | None,
+    told: Mapping[str, Any],
 ) -> ResultT:
     """Return the result of a client that is done, with the fields that it reports."""
     reported: dict[str, Any] = {
@@ -564,7 +575,7 @@ def _build_result(
     }
     if kind is TrainResult and arrays:
         reported["arrays"] = arrays
-    return kind(client, Status.DONE, reason=reason, **reported)
+    return kind(client, Status.DONE, **told, **reported)
 
 
 def _read_metrics(content: RecordDict) -> dict[str, Any]:
