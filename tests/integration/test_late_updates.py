@@ -47,7 +47,7 @@ class Nodes:
             *("--isolation", "process"),
             port=self.cable.port if client == CUT else None,
             HOLD=self.holds.get(client, ""),
-            LOOP_SECONDS=4,  # rounds while the test waits for Flower only take processors
+            LOOP_SECONDS=8,  # rounds while the test waits for Flower only take processors
         )
 
     def trains(self, client: int, group: str) -> bool:

@@ -480,7 +480,8 @@ class UpdateReceiver:
         size.
         """
         robustness = self.session.communication.robustness
-        ordered = {name: arrays[name] for name in self.context.model}
+        has_order = [*arrays] == [*self.context.model]
+        ordered = arrays if has_order else {name: arrays[name] for name in self.context.model}
         if self.store is not None:
             ordered = self.store.store(ordered)
         if robustness.clip_norm is None:

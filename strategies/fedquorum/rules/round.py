@@ -464,9 +464,13 @@ def _build_decisions(
     mixing: list[float | None] = [None] * len(selected)
     if weights.mixing is not None:  # also of clients without a usable update
         mixing = weights.mixing[np.searchsorted(population.sorted_clients, selected)].tolist()
+    omega = PerClient.from_mapping(weights.omega).get_array(np.array(selected, np.int64), math.nan)
+    corrections = _list_numbers(omega, len(selected))
     decisions = []
     index = 0
-    for outcome, mixing_coefficient in zip(outcomes.outcomes, mixing, strict=True):
+    for outcome, mixing_coefficient, correction in zip(
+        outcomes.outcomes, mixing, corrections, strict=True
+    ):
         client = outcome.client
         status, reason, usable = outcome.status, outcome.reason, dict[str, Any]()
         if outcome.is_usable:
@@ -495,7 +499,7 @@ def _build_decisions(
                 client in population.priority,
                 status,
                 reason,
-                participation_correction=weights.omega.get(client),
+                participation_correction=correction,
                 mixing_coefficient=mixing_coefficient,
                 reply_seconds=outcome.seconds,
                 start_round=outcome.start_round,

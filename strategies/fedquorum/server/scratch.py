@@ -145,7 +145,7 @@ class ReplyStore:
         self._left = get_memory_limit(reply_memory)
         self._file: ScratchFile | None = None
 
-    def store(self, arrays: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def store(self, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         """Store arrays and return them, as read-only views of a file if no memory is left.
 
         Raises

@@ -3,6 +3,7 @@
 import errno
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ ARRAYS: NamedArrays = {
 SIZE = sum(array.nbytes + -array.nbytes % 64 for array in ARRAYS.values())
 
 
-def is_in_memory(arrays: NamedArrays) -> bool:
+def is_in_memory(arrays: Mapping[str, NDArray[Any]]) -> bool:
     """Say whether arrays are the original objects."""
     return all(arrays[name] is ARRAYS[name] for name in ARRAYS)
 
