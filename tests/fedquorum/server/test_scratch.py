@@ -21,6 +21,7 @@ from fedquorum.server.scratch import (
     get_total_memory,
     preallocate,
 )
+from numpy.typing import NDArray
 
 ARRAYS: NamedArrays = {
     "w": np.arange(5, dtype=np.float32),
