@@ -785,13 +785,23 @@ _LATEX_ESCAPES = str.maketrans(
 )
 
 
+_LATEX_PACKAGES = "% needs \\usepackage{booktabs,graphicx}"
+_NUMBER_CELL = re.compile(r"\(?-?\d")
+_MINUS = re.compile(r"(?<![\w.])-(?=\d)")
+_LATEX_COLUMNS = 8
+"""More columns than a page is wide are printed smaller."""
+
+
 def format_latex(tables: Iterable[TextTable]) -> str:
-    r"""Format the tables in LaTeX, each a ``table`` with its title as caption; needs booktabs."""
-    return "\n".join(map(_format_latex_table, tables))
+    r"""Format the tables in LaTeX, each a ``table`` with its title as caption.
+
+    A table that is wider than the page is scaled to its width. The first line names the packages.
+    """
+    return "\n".join([_LATEX_PACKAGES, *map(_format_latex_table, tables)])
 
 
 def _format_latex_table(table: TextTable) -> str:
-    cells = [[cell.translate(_LATEX_ESCAPES) for cell in row] for row in table.rows]
+    cells = [[*map(_format_latex_cell, row)] for row in table.rows]
     headings = [heading.translate(_LATEX_ESCAPES) for heading in table.headings]
     written: str = (
         pd.DataFrame(cells, columns=headings)
@@ -803,4 +813,15 @@ def _format_latex_table(table: TextTable) -> str:
             position_float="centering",
         )
     )
-    return written
+    if len(headings) <= _LATEX_COLUMNS:
+        return written
+    scaled = written.replace(r"\begin{tabular}", r"\resizebox{\linewidth}{!}{\begin{tabular}")
+    return scaled.replace(r"\end{tabular}", r"\end{tabular}}")
+
+
+def _format_latex_cell(cell: str) -> str:
+    """Return a cell's text in LaTeX, in which a hyphen is no minus sign."""
+    escaped = cell.translate(_LATEX_ESCAPES)
+    if cell == "-":
+        return "--"
+    return _MINUS.sub("$-$", escaped) if _NUMBER_CELL.match(cell) else escaped

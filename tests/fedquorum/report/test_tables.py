@@ -353,6 +353,36 @@ def test_latex_has_no_markup_of_a_record() -> None:
     assert "input{" not in written
 
 
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        ("-0.41 ± 61.18 (1/3)", r"$-$0.41 $\pm$ 61.18 (1/3)"),
+        ("0.2 (-0.1 to 0.5)", r"0.2 ($-$0.1 to 0.5)"),
+        ("(-3, -1)", r"($-$3, $-$1)"),
+        ("-", "--"),
+        ("1e-05", "1e-05"),
+        ("2026-11-28", "2026-11-28"),
+        ("non-priority", "non-priority"),
+        ("term (tilt=-1)", "term (tilt=-1)"),
+    ],
+)
+def test_latex_has_minus_signs_in_numbers_alone(cell: str, expected: str) -> None:
+    """LaTeX prints a hyphen of a number too short."""
+    written = format_latex([TextTable("t", ("a", "b", "c"), (("x", "y", cell),))])
+    assert f"x & y & {expected} \\\\" in written
+
+
+def test_a_wide_latex_table_fits_the_page() -> None:
+    """It is scaled, and the first line says what that needs."""
+    narrow, wide = (
+        format_latex([TextTable("t", tuple(map(str, range(n))), (("1",) * n,))]) for n in (8, 9)
+    )
+    assert "resizebox" not in narrow.replace("% needs", "")
+    assert r"\resizebox{\linewidth}{!}{\begin{tabular}{ll" in wide
+    assert "\\end{tabular}}\n" in wide
+    assert wide.startswith(r"% needs \usepackage{booktabs,graphicx}")
+
+
 def test_settings_that_differ_and_no_others(tmp_path: Path) -> None:
     """Equal settings are left out, and those that only one strategy has."""
     for strategy, setting, lr in (("fedau", "cutoff: 50", 0.1), ("mifa", "memory_dir: null", 0.05)):
