@@ -60,7 +60,7 @@ LONGEST_FILES = (
 """The integration tests that take minutes, the longest first, as a run of the suite said."""
 
 MANY_TESTS = 1000
-"""With so many tests in a session, some need every module."""
+"""With this number of tests in a session, some need every module."""
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -459,7 +459,7 @@ def _check_texts(data: DataSettings) -> None:
         )
     if data.tokenizer is not None and data.tokens != "words":
         raise SettingsError(
-            "data.tokens must be words where data.tokenizer is set, which has tokens of its own, "
+            "data.tokens must be words where data.tokenizer is set, which has its own tokens, "
             f"got {data.tokens}"
         )
     min_length = 2 * len(columns) - 1

@@ -232,7 +232,7 @@ def _describe_lost_run(run_id: str, status: str, process: str, directory: Path) 
     """Return what happened to a run whose output ended before the run, and how to go on."""
     text = f"the connection to the SuperLink was lost while the Flower run {run_id} was {status}: "
     if not (directory / MANIFEST_FILE).exists():
-        return f"{text}it had not begun; start the SuperLink again and repeat this command"
+        return f"{text}it had not started; start the SuperLink again and repeat this command"
     lock = lock_directory(directory)
     if lock is None:  # a simulation needs no SuperLink; a ServerApp waits for it to come back
         wait = f"its process {process} is still at work there: wait for its end, or end it; then"

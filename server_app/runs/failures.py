@@ -12,7 +12,7 @@ from fedquorum.rules.failures import FailureCounts
 from fedquorum.rules.round import NOT_FINITE
 
 MIN_ALIKE = 2
-"""The clients that must fail alike before a run stops: one alone may have bad data."""
+"""The clients that must fail for one reason before a run stops: one alone may have bad data."""
 
 AWAY = frozenset({"unavailable", "busy", "late"})
 """The statuses of clients without a reply that the round could use, which is no failure."""
@@ -26,8 +26,8 @@ class FailureWatch(RunCallback):
     strategy : ComposedStrategy
         Knows the clients that may train, and their names.
     stops : bool
-        Whether to end the run as soon as all clients fail alike, because they would in every round.
-        Clients on other machines may recover.
+        Whether to end the run as soon as all clients fail for one reason, as they would in every
+        round. Clients on other machines may recover.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class FailureWatch(RunCallback):
         Raises
         ------
         RunError
-            If no client has trained so far, and all that were there failed alike.
+            If no client has trained so far, and all that were there failed for one reason.
         """
         report = finished.report
         self._count(finished.record)
@@ -79,7 +79,9 @@ class FailureWatch(RunCallback):
         all_fail = self._new.times - before == len(there) > 0
         enough = len(self._new.clients) >= min(MIN_ALIKE, self._num_clients)
         if all_fail and enough and self._new.are_alike():
-            raise RunError(f"{self._describe()}; the run stops, because all clients fail alike")
+            raise RunError(
+                f"{self._describe()}; the run stops, because all clients fail for the same reason"
+            )
 
     def check_end(self) -> None:
         """Refuse a run in which clients failed and none trained: its model is the initial one.

@@ -1,4 +1,4 @@
-"""Give every run and sweep that Hydra starts a folder of its own.
+"""Give every run and sweep that Hydra starts a separate folder.
 
 Hydra names a folder by the second, and takes one that exists. Runs that a script starts in the same
 second would therefore share it.

@@ -472,7 +472,7 @@ def mean_seconds(chapter: SweepChapter, results: Path) -> float:
 def test_the_cheapest_decision_comes_first(
     small_book: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The queue goes on until every chapter is decided or has all its seeds."""
+    """The queue continues until every chapter is decided or has all its seeds."""
     names = ["fedalign-fmnist_fedprox", "fedalign-one_client"]
     for name in names:
         keep_first_seeds(name, small_book / "results")

@@ -202,7 +202,7 @@ def test_a_node_that_fails_in_a_step(step: str, kind: str) -> None:
 
 @pytest.mark.parametrize("step", SECURE_SUM_STEPS)
 def test_below_the_threshold_the_round_is_refused(step: str) -> None:
-    """The model stays, the run goes on, and records have the reason."""
+    """The model stays, the run continues, and records have the reason."""
     run = RecordedRun(NUM_CLIENTS, rounds=1, **MASKS)
     before = run.bits
     fail("silent", step, run, (1, 3, 5))
@@ -612,7 +612,7 @@ def test_no_number_of_a_model_is_in_a_reason() -> None:
 @pytest.mark.parametrize("step", SECURE_SUM_STEPS)
 @pytest.mark.parametrize("nodes", [(2,), (1, 3, 5)])
 def test_nodes_that_fail_in_a_step_of_an_evaluation(step: str, nodes: tuple[int, ...]) -> None:
-    """The means are those of the others; with too few there are none, and the run goes on."""
+    """The means are those of the others; with too few there are none, and the run continues."""
     run = RecordedRun(NUM_CLIENTS, rounds=1, population=ALL, **MASKS)
     fail("silent", f"evaluation {step}", run, nodes)
     run.play(2)

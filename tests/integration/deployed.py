@@ -249,7 +249,7 @@ class Deployment:
         return self.make_key(name).with_name(f"{name}.pub").read_text().strip()
 
     def run_flwr(self, *words: str, timeout: float = 300) -> Outcome:
-        """Run Flower's command as the operator of the server, for so many seconds at most."""
+        """Run Flower's command as the operator of the server, for ``timeout`` seconds at most."""
         return Shell(self.folder, self.env)("flwr", *words, timeout=timeout)
 
     def register(self, name: str) -> None:

@@ -191,7 +191,10 @@ def test_a_run_that_fails_and_a_resume_with_other_data(shell: Shell) -> None:
     assert done.status == 1
     assert last.startswith("fedquorum: no client trained with success in round 1, so the model is")
     assert "AssertionError: this line is from debugging" in last
-    assert "(3 clients, such as Aachen); the run stops, because all clients fail alike" in last
+    assert (
+        "(3 clients, such as Aachen); the run stops, because all clients fail for the same reason"
+        in last
+    )
     assert done.stderr.count("Traceback") == 1
     manifest = json.loads((shell.cwd / "broken" / "manifest.json").read_text())
     assert manifest["status"] == "failed"

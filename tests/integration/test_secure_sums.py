@@ -130,7 +130,7 @@ def play_without_masks(
 def test_seven_nodes_of_which_four_are_killed(
     deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sum of the others is exact; with too few nodes a round is refused, and the run goes on.
+    """The sum of the others is exact; with too few nodes a round is refused, and the run continues.
 
     The server is stopped when all masked vectors of round 1 are in the SuperLink's database. There
     is no update in it, and the bytes of the vectors are those of random numbers.

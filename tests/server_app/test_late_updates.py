@@ -108,7 +108,7 @@ def test_the_audit_replays_late_updates(tmp_path: Path) -> None:
 
 
 def test_an_explanation_says_where_an_update_started(tmp_path: Path) -> None:
-    """The discount is a line of its own; a client under way, and one not drawn, were not asked."""
+    """The discount is a separate line; a client under way, and one not drawn, were not asked."""
     recorded = read_audit_input(run(tmp_path / "run"))
     rows = read_rows(tmp_path / "run")
     row = next(row for row in rows if row["staleness"])

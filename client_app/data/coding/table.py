@@ -225,7 +225,7 @@ class TableScaling:
         if not self.clients:
             raise SettingsError(
                 f"client must be left out, got {client!r}: the model card has the mean of the "
-                "clients' scales alone, as there are so many"
+                "clients' scales alone, as they are many"
             )
         is_id = not isinstance(client, str | bool)
         for known in self.clients:

@@ -27,7 +27,7 @@ UNCLEAN_SIGNS = (b" ", b"\t", b"\v", b"\f", b'"')
 """Without one of these, a cell in ASCII has nothing to trim."""
 
 NUM_FIRST_BYTES = 200
-"""The bytes by which text is told from something else."""
+"""The bytes by which text differs from something else."""
 
 FOREIGN_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 """Column separators of other formats."""

@@ -74,9 +74,9 @@ def find_similar_names(names: Sequence[str], counts: Labels) -> dict[str, str]:
     for i, key in enumerate(keys):
         spellings.setdefault(key, []).append(i)
     similar: dict[str, str] = {}
-    for alike in spellings.values():
-        most = max(alike, key=lambda i: (counts[i], -i))
-        similar |= {names[i]: names[most] for i in alike if i != most}
+    for similar_spellings in spellings.values():
+        most = max(similar_spellings, key=lambda i: (counts[i], -i))
+        similar |= {names[i]: names[most] for i in similar_spellings if i != most}
     return similar
 
 

@@ -175,7 +175,7 @@ def read_files(path: Path) -> tuple[TableFiles, Any]:
 
     All must have the same columns, among them those that the names of folders tell. All columns of
     a CSV file are text, see ``read_csv_file``; those of a Parquet or an Excel file keep their
-    types, and their text is treated alike. A column of several types becomes text.
+    types, and their text is treated the same way. A column of several types becomes text.
 
     Raises
     ------

@@ -902,7 +902,7 @@ class NodeSession:
             )
         times_replies = self.communication.virtual_clock or self.communication.closes_early
         if self.communication.late_updates is not None:
-            return outcome  # its client has told its time before
+            return outcome  # the inquiry has its client's time
         if times_replies and outcome.status in REPLY_STATUSES:
             return self._add_seconds(outcome, result)
         return outcome

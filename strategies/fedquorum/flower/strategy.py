@@ -662,8 +662,8 @@ class ComposedStrategy(Strategy):
     ) -> Iterable[Message]:
         """Return the messages by which clients evaluate personal models.
 
-        Each client that trains trains the model for so many epochs on its rows, evaluates the
-        result, and discards it.
+        Each client that trains trains the model on its rows for this number of epochs, evaluates
+        the result, and discards it.
 
         Parameters
         ----------

@@ -295,7 +295,7 @@ def save_arrays(
     Raises
     ------
     OSError
-        If it cannot be written, for safetensors has an error of its own for a full disk.
+        If it cannot be written, for safetensors has its own error for a full disk.
     """
     path.touch()
     mode = stat.S_IMODE(path.stat().st_mode)

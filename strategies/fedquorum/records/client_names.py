@@ -25,7 +25,7 @@ _QUOTED = re.compile(r"""(["'])(.*)\1""", re.DOTALL)
 
 
 def can_record_names(num_clients: int, *, recorded: bool) -> bool:
-    """Say whether records have the names of so many clients; ``recorded`` is ``data.names``."""
+    """Say whether records name this number of clients; ``recorded`` is ``data.names``."""
     return recorded and num_clients <= MAX_NAMED_CLIENTS
 
 

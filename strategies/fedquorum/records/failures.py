@@ -17,7 +17,7 @@ _COLUMNS = ("round", "client", "priority", "status", "reason", "num_examples", "
 def count_failures(directory: Path, rounds: Sequence[RoundRecord]) -> FailureCounts:
     """Return the failures of these rounds, whose clients' rows are in the run's records.
 
-    A damaged table has none, since a resumed run leaves it as it is and goes on.
+    A damaged table has none, since a resumed run leaves it as it is and continues.
     """
     counts = FailureCounts()
     failed = _read_failed(directory) if any(r.failed + r.rejected for r in rounds) else {}

@@ -234,7 +234,7 @@ class RunWriter(RunCallback):
         self._finish("interrupted")
 
     def mark_failed(self, error: RunError) -> None:
-        """Finish as failed, unless finished already, for a program that goes on all the same."""
+        """Finish as failed, unless finished already, for a program that continues all the same."""
         self._finish("failed", f"{type(error).__name__}: {error}")
 
     def _finish(self, status: str, error: str | None = None) -> RunError | None:

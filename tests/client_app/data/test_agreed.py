@@ -188,8 +188,8 @@ def test_other_units_at_a_site_are_a_doubt(tmp_path: Path) -> None:
     assert " at c (3" in target
     assert "the mean of weight is far from the others' (6" in number
     assert " at b (7" in number
-    alike = save(tmp_path, weight=RNG.normal(70, 12, 60))
-    assert load(alike, seed=2, scaling="agreed").summary.warnings == ()
+    similar = save(tmp_path, weight=RNG.normal(70, 12, 60))
+    assert load(similar, seed=2, scaling="agreed").summary.warnings == ()
 
 
 def test_scales_survive_json(tmp_path: Path) -> None:

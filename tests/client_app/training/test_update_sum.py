@@ -191,7 +191,7 @@ def test_parts_that_equal_their_terms_leave_the_lower_bin_unchanged(
 
 
 def test_a_term_beyond_fixed_bins_is_left_out_by_its_node() -> None:
-    """With a reason of its own; terms at the limit count."""
+    """With its own reason; terms at the limit count."""
     bins = choose_fixed_bins(["w", "b"], 4, 1.0, {"w": 1.0, "b": 2.0**-20})
     limit = bins.for_array("b").max_term
     total = UpdateSum({"w": np.zeros(2), "b": np.zeros(1)}, CPU, bins)

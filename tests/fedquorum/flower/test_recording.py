@@ -1112,7 +1112,7 @@ def test_what_decides_nothing_may_change_on_a_resume(
 
 
 def test_a_node_that_left_for_good_does_not_hold_a_resumed_run(tmp_path: Path) -> None:
-    """With a lower minimum the run goes on, even if that node had priority."""
+    """With a lower minimum the run continues, even if that node had priority."""
     run_all_rounds(
         make_strategy("FedALIGN", records=tmp_path, min_available_nodes=K),
         ScriptedGrid(make_standard_app(), {}, K),

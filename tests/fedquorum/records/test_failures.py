@@ -31,7 +31,7 @@ def test_the_failures_of_recorded_rounds(tmp_path: Path) -> None:
 
 
 def test_a_damaged_table_has_no_failures(tmp_path: Path) -> None:
-    """A resumed run goes on without them."""
+    """A resumed run continues without them."""
     run = make_run(tmp_path / "run", [make_round_line(1, trained=1, failed=1)])
     write_part(run, 0, [{"round": 1, "client": 0, "status": "failed", "reason": "x"}])
     (path,) = (run / "clients").iterdir()

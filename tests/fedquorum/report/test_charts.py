@@ -615,7 +615,7 @@ def test_names_that_do_not_fit_are_left_to_the_legend() -> None:
 
 
 def test_names_that_would_be_equal_once_shortened_are_left_to_the_legend() -> None:
-    """Trials of a tuning often begin alike; the legend has their full names."""
+    """Trials of a tuning often begin with the same words; the legend has their full names."""
     x = np.array([1.0, 2.0])
     labels = [f"FedAvg, client rate 0.05, momentum {k}" for k in (0.1, 0.2)] + ["TERM"]
     panel = Panel("", "", "", tuple(Line(label, k, x, x + k) for k, label in enumerate(labels)))

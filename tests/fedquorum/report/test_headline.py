@@ -165,7 +165,7 @@ def test_validation_splits_of_some_methods_do_not_decide(tmp_path: Path) -> None
 
 
 def test_trials_with_close_values_have_different_names(tmp_path: Path) -> None:
-    """Three digits would name both trials alike."""
+    """Three digits would give both trials one name."""
     for rate, accuracy in ((0.0500123, 0.8), (0.0500456, 0.7), (0.3, 0.6)):
         settings = f"client:\n  lr: {rate}\n"
         make_runs(tmp_path, "fedavg", accuracy, settings=settings)

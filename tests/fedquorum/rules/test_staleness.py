@@ -30,7 +30,7 @@ def under_way(*clients: int, concurrency: int | None = None) -> ClientReports:
 
 @pytest.mark.parametrize("key", ALL_WEIGHTINGS)
 def test_every_weighting_chooses(key: str) -> None:
-    """A rule allows updates of older models, or has a reason of its own; none leaves it open."""
+    """A rule allows updates of older models, or has its own reason; none leaves it open."""
     reason = ALL_WEIGHTINGS[key]().traits.late_unsupported_reason
     assert (reason == "") == (key in ALLOWED_WEIGHTINGS)
     assert reason != weighting_base.LATE_UNDECLARED

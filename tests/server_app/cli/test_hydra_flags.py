@@ -94,7 +94,7 @@ def test_flags_that_show_something(
 
 @pytest.mark.slow
 def test_hydras_help(tmp_path: Path) -> None:
-    """In a process of its own: Hydra configures the log, and absl then closes pytest's streams."""
+    """In a separate process: Hydra configures the log, and absl then closes pytest's streams."""
     command = [sys.executable, "-m", "fedquorum_app", "--hydra-help"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "--multirun" in done.stdout

@@ -389,7 +389,7 @@ def test_paths_of_custom_rules_and_models_are_absolute(
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        ("absent", "it had not begun; start the SuperLink again and repeat this command"),
+        ("absent", "it had not started; start the SuperLink again and repeat this command"),
         (
             "at work",
             (

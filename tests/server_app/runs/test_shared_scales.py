@@ -67,7 +67,7 @@ def test_scales_of_two_legs() -> None:
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"inputs": {"scaling": {"kind": "x"}}}'])
 def test_a_damaged_card_has_no_earlier_scales(tmp_path: Path, text: str | None) -> None:
-    """The run goes on, and writes the card anew."""
+    """The run continues, and writes the card anew."""
     if text is not None:
         (tmp_path / "model_card.json").write_text(text)
     assert read_earlier_scales(tmp_path, 1) == ()

@@ -32,7 +32,7 @@ FIXED = (
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write rows with a test set of its own, which each seed divides among the clients."""
+    """Write rows with a separate test set, which each seed divides among the clients."""
     path = tmp_path_factory.mktemp("data") / "rows.npz"
     rng = np.random.default_rng(0)
     x = rng.normal(size=(TRAIN + TEST, FEATURES)).astype(np.float32)

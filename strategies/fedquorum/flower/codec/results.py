@@ -478,16 +478,16 @@ def _decode_reply(
     code = _decode_status(Status.DONE if status is None else status)
     client_id = None if client is None else _decode_client_id(client)
     reason = None if client_id is None else _decode_failures(content).get(client_id)
-    told = _select_told(client_id, reason, times or {})
+    common = _get_common_fields(client_id, reason, times or {})
     if code is not Status.DONE:
-        return [kind(client_id, code, **told)]
+        return [kind(client_id, code, **common)]
     if any(len(values) != 1 for values in calibration.values()):
         raise ProtocolError(f"'{CALIBRATION}' must have one value for one client")
     metrics |= {key: values[0] for key, values in calibration.items()}
-    return [_build_result(kind, client_id, metrics, arrays, told)]
+    return [_build_result(kind, client_id, metrics, arrays, common)]
 
 
-def _select_told(
+def _get_common_fields(
     client: int | None, reason: str | None, times: Mapping[int, float]
 ) -> dict[str, Any]:
     """Return what a client of any status may tell: a reason, and its response time."""
@@ -539,15 +539,15 @@ def _decode_many(
     absent = {key: _find_missing(metrics, key) for key in reported}
     results, index = [], 0
     for k, code in zip(map(_decode_client_id, clients), codes, strict=True):
-        told = _select_told(k, reasons.get(k), times)
+        common = _get_common_fields(k, reasons.get(k), times)
         if code is not Status.DONE:
-            results.append(kind(k, code, **told))
+            results.append(kind(k, code, **common))
             continue
         numbers = {
             key: values[index] for key, values in reported.items() if index not in absent[key]
         }
         model = {name: array[index] for name, array in arrays.items()}
-        results.append(_build_result(kind, k, numbers, model, told))
+        results.append(_build_result(kind, k, numbers, model, common))
         index += 1
     return results
 
@@ -565,7 +565,7 @@ def _build_result(
     client: int | None,
     metrics: Mapping[str, Any],
     arrays: NamedArrays,
-    told: Mapping[str, Any],
+    common: Mapping[str, Any],
 ) -> ResultT:
     """Return the result of a client that is done, with the fields that it reports."""
     reported: dict[str, Any] = {
@@ -575,7 +575,7 @@ def _build_result(
     }
     if kind is TrainResult and arrays:
         reported["arrays"] = arrays
-    return kind(client, Status.DONE, **told, **reported)
+    return kind(client, Status.DONE, **common, **reported)
 
 
 def _read_metrics(content: RecordDict) -> dict[str, Any]:

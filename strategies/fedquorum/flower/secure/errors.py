@@ -4,7 +4,7 @@ from ...errors import FedQuorumError
 
 
 class SecureSumError(FedQuorumError):
-    """The vectors of a round cannot be summed; the model stays, and the run goes on."""
+    """The vectors of a round cannot be summed; the model stays, and the run continues."""
 
 
 class ProtocolViolationError(FedQuorumError):

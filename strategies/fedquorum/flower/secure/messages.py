@@ -32,7 +32,7 @@ class ShareRequest:
     keys : mapping of int to NodeKeys
         The keys of the node's neighbors.
     threshold : int
-        So many shares restore a secret.
+        The number of shares that restore a secret.
     """
 
     keys: Mapping[int, NodeKeys]

@@ -129,7 +129,7 @@ def mask_vector(
     ------
     ProtocolViolationError
         If shares are unreadable, not those of the hashes, or of no neighbor, or if the server asks
-        a second time: a node never masks two vectors alike.
+        a second time: a node never masks two vectors in the same way.
     """
     node, round_id = state.node, state.round_id
     if not state.keys or len(state.held_own) > 1:

@@ -21,7 +21,7 @@ MAX_LOSS = 2.0**-20
 """The largest probability that a round is lost because too few holders of shares are left."""
 
 MAX_COMPLETE = 30
-"""Up to so many nodes all are neighbors of all: a sparse graph would have as many neighbors."""
+"""Up to this number of nodes, all are neighbors of all; a sparse graph would have as many edges."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class MaskPlan:
     neighbors : mapping of int to tuple of int
         The neighbors of each node, ascending, without itself; symmetric.
     threshold : int
-        t: so many of the shares of a secret restore it. A node holds a share of each neighbor and
+        t, the number of shares that restore a secret. A node holds a share of each neighbor and
         of itself.
     """
 
@@ -137,7 +137,7 @@ class GraphSize:
 
     @classmethod
     def find(cls, num_nodes: int, num_colluding: int, num_lost: int) -> Self | None:
-        """Return the size of ``for_shares`` for so many nodes; None if no threshold fits."""
+        """Return the size of ``for_shares`` for this number of nodes; None if no threshold fits."""
         found = _find_size(num_nodes, num_colluding, num_lost)
         return None if found is None else cls(*found)
 

@@ -101,7 +101,7 @@ def test_doubts_name_no_client_without_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [True, False])
-def test_files_and_folders_of_clients_may_be_alike(tmp_path: Path, names: bool) -> None:
+def test_files_and_folders_of_clients_may_be_similar(tmp_path: Path, names: bool) -> None:
     """Such a doubt names no client with data.names=false."""
     for name in ("Xqzab", "xqzab", "Wvu_train", "Wvu_test"):
         lines = [f"{i}.5,{'no' if i % 2 else 'yes'}" for i in range(6)]
@@ -109,9 +109,9 @@ def test_files_and_folders_of_clients_may_be_alike(tmp_path: Path, names: bool) 
         (tmp_path / name / f"{name}.csv").write_text("\n".join(["age,ill", *lines]))
     settings = CsvSettings(path=str(tmp_path), client_column="", target="ill", names=names)
     table = read_csv_table(settings)
-    split, alike = table.warnings
+    split, similar = table.warnings
     first = "'Xqzab' and 'xqzab'" if names else "client 2 and client 3"
-    assert f"may be the same: {first}; files of one client belong in one folder" in alike
+    assert f"may be the same: {first}; files of one client belong in one folder" in similar
     assert ("Wvu" in split) == names
 
 

@@ -1,4 +1,4 @@
-"""The formats of one file, told by its content: Parquet, Excel, and those that are refused."""
+"""The formats of one file, recognized by its content: Parquet, Excel, and refused ones."""
 
 import gzip
 import importlib

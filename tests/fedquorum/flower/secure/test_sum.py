@@ -79,7 +79,7 @@ def test_random_losses_give_the_sum_of_the_others_or_a_refusal(number: int) -> N
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_late_message_is_refused(step: str) -> None:
-    """The round goes on as if it had not come; a late vector has masks that nobody removes."""
+    """The round continues as if it had not come; a late vector has masks that nobody removes."""
     play, held, refused = Play(FIVE, COMPLETE), list[Any](), list[int | None]()
 
     def refuse_late() -> None:
