@@ -33,6 +33,7 @@ from conf.options import GROUPS, PARTS, options
 from conf.schema.checks import check_ranges, check_rules, check_settings, check_values
 from conf.schema.model import ModelSettings
 from conf.schema.option_schemas import OPTION_SCHEMAS
+from conf.schema.option_source import register_option_source
 from conf.schema.rules import is_custom, rules_from_settings
 from conf.schema.settings import Settings
 
@@ -59,6 +60,8 @@ __all__ = [
 ]
 
 CONFIG_NAME = "config"
+
+register_option_source()
 
 
 @dataclass(frozen=True)
@@ -398,6 +401,7 @@ def start_hydra() -> Iterator[Hydra]:
     """Start Hydra over the folder ``conf``, and restore a Hydra in progress at the end."""
     saved = Singleton.get_state() if GlobalHydra.instance().is_initialized() else None
     GlobalHydra.instance().clear()
+    register_option_source()  # a launcher's process has only the plugins that Hydra finds by itself
     try:
         with hydra.initialize_config_module("conf", version_base="1.3", job_name="fedquorum"):
             started = GlobalHydra.instance().hydra

@@ -1,4 +1,4 @@
-"""Tests of ``hydra_plugins.fedquorum_options``, where Hydra finds the options without a file."""
+"""The source in which Hydra finds the options without a file."""
 
 import pytest
 from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
@@ -7,7 +7,7 @@ from hydra.plugins.config_source import ConfigLoadError
 from omegaconf import OmegaConf
 
 from conf.schema.option_schemas import OPTION_SCHEMAS, list_options
-from hydra_plugins.fedquorum_options import OptionSearchPath, OptionSource
+from conf.schema.option_source import OptionSearchPath, OptionSource
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_an_unknown_option_is_named(source: OptionSource) -> None:
 
 @pytest.mark.parametrize(("path", "expected"), [("pkg://conf", 1), ("file:///other/conf", 0)])
 def test_other_applications_do_not_see_the_options(path: str, expected: int) -> None:
-    """Hydra applies the plugin to every application of the environment."""
+    """Hydra applies the plugin to every application of the process."""
     search_path = ConfigSearchPathImpl()
     search_path.append("main", path)
     OptionSearchPath().manipulate_search_path(search_path)

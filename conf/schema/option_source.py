@@ -1,4 +1,4 @@
-"""Show Hydra the options that have no YAML file; Hydra looks for plugins here.
+"""Show Hydra the options that have no YAML file.
 
 Hydra's store builds every schema when a process starts, and copies all for each composition. This
 source builds an option when it is chosen.
@@ -6,9 +6,12 @@ source builds an option when it is chosen.
 
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
+from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
+
+from conf.schema.option_schemas import list_option_names, list_options
 
 SCHEME = "fedquorum"
 PROVIDER = "fedquorum"
@@ -19,9 +22,6 @@ class OptionSource(ConfigSource):
 
     def __init__(self, provider: str, path: str) -> None:
         super().__init__(provider=provider, path=path)
-        # Other applications that use Hydra load this module, but not ``conf``.
-        from conf.schema.option_schemas import list_option_names, list_options
-
         self._options = list_options()
         self._names = list_option_names()
 
@@ -85,3 +85,9 @@ class OptionSearchPath(SearchPathPlugin):
 
 def _to_key(config_path: str) -> str:
     return config_path.strip("/").removesuffix(".yaml")
+
+
+def register_option_source() -> None:
+    """Add the source to Hydra in this process."""
+    Plugins.instance().register(OptionSource)
+    Plugins.instance().register(OptionSearchPath)
