@@ -61,8 +61,6 @@ __all__ = [
 
 CONFIG_NAME = "config"
 
-register_option_source()
-
 
 @dataclass(frozen=True)
 class ComposedConfig:
@@ -401,7 +399,7 @@ def start_hydra() -> Iterator[Hydra]:
     """Start Hydra over the folder ``conf``, and restore a Hydra in progress at the end."""
     saved = Singleton.get_state() if GlobalHydra.instance().is_initialized() else None
     GlobalHydra.instance().clear()
-    register_option_source()  # a launcher's process has only the plugins that Hydra finds by itself
+    register_option_source()
     try:
         with hydra.initialize_config_module("conf", version_base="1.3", job_name="fedquorum"):
             started = GlobalHydra.instance().hydra
@@ -410,6 +408,7 @@ def start_hydra() -> Iterator[Hydra]:
     finally:
         if saved is not None:
             Singleton.set_state(saved)
+            register_option_source()  # the state is without plugins
 
 
 def _compose_with_hydra(overrides: Sequence[str]) -> DictConfig:

@@ -88,6 +88,6 @@ def _to_key(config_path: str) -> str:
 
 
 def register_option_source() -> None:
-    """Add the source to Hydra in this process."""
+    """Add the source to Hydra, which forgets it with its other plugins when a state is set."""
     Plugins.instance().register(OptionSource)
     Plugins.instance().register(OptionSearchPath)

@@ -23,6 +23,7 @@ from conf.compose import (
     quote,
 )
 from conf.mistakes import explain, refuse_dotted_groups
+from conf.schema.option_source import register_option_source
 from server_app.cli.help import format_help
 from server_app.cli.hydra_flags import check_hydra_flags, use_our_errors
 from server_app.runs.job import (
@@ -55,7 +56,7 @@ def main() -> None:
             return
         if flags <= {"-m", "--multirun"}:
             sys.argv[1:] = prepare_sweep_overrides(arguments)
-        _hydra_main()
+        _run_hydra()
     except FedQuorumError as error:
         exit_with_error(error)
     except (HydraException, OmegaConfBaseException) as error:
@@ -91,6 +92,11 @@ def _run_single_job(overrides: tuple[str, ...]) -> None:
         if config.hydra.mode != RunMode.MULTIRUN:
             _run_composed(config)
             return
+    _run_hydra()
+
+
+def _run_hydra() -> None:
+    register_option_source()
     _hydra_main()
 
 

@@ -19,11 +19,9 @@ from fedquorum.rules.participation import PARTICIPATIONS
 from fedquorum.rules.rule import Rule, RunContext, get_parameters, parameter
 from fedquorum.rules.server_optimizer import SERVER_OPTIMIZERS
 from hydra import compose as hydra_compose
-from hydra import initialize_config_module
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from conf.compose import GROUPS, PARTS, compose_settings, options
+from conf.compose import GROUPS, PARTS, compose_settings, options, start_hydra
 from conf.schema.from_rules import derive_settings, make_schema
 from conf.schema.option_schemas import BASE_SCHEMAS, OPTION_SCHEMAS
 from conf.schema.rules import rules_from_settings
@@ -89,17 +87,15 @@ def test_a_parameter_cannot_reuse_a_shared_name() -> None:
 
 
 def test_options_are_those_that_hydra_finds() -> None:
-    """Hydra finds the options in its store and in files, also for globs of sweeps."""
-    GlobalHydra.instance().clear()
-    with initialize_config_module("conf", version_base="1.3"):
-        loader = GlobalHydra.instance().config_loader()
+    """Hydra finds the options in our source and in files, also for globs of sweeps."""
+    with start_hydra() as started:
         for group in (*GROUPS, *PARTS, "client"):
-            assert sorted(loader.get_group_options(group)) == options(group)
+            assert sorted(started.config_loader.get_group_options(group)) == options(group)
         assert hydra_compose("config", ["data=cifar10"]).data.shard_size == 416
 
 
 def test_no_file_repeats_its_schema() -> None:
-    """An option with a YAML file is not in the store, too."""
+    """An option with a YAML file has no other schema."""
     for group, stored in OPTION_SCHEMAS.items():
         assert len(options(group)) == len({*options(group)})
         files = {*options(group)} - {*stored}
