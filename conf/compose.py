@@ -408,7 +408,6 @@ def start_hydra() -> Iterator[Hydra]:
     finally:
         if saved is not None:
             Singleton.set_state(saved)
-            register_option_source()  # the state is without plugins
 
 
 def _compose_with_hydra(overrides: Sequence[str]) -> DictConfig:

@@ -14,7 +14,6 @@ from omegaconf import OmegaConf
 from conf.schema.option_schemas import list_option_names, list_options
 
 SCHEME = "fedquorum"
-PROVIDER = "fedquorum"
 
 
 class OptionSource(ConfigSource):
@@ -49,7 +48,7 @@ class OptionSource(ConfigSource):
         for name in self._names.get(parent, ()):
             path = f"{parent}/{name}" if parent else name
             self._list_add_result(names, path, name, results_filter)
-        return sorted(set(names))
+        return sorted(names)
 
     def load_config(self, config_path: str) -> ConfigResult:
         """Return a new node of an option.
@@ -80,14 +79,14 @@ class OptionSearchPath(SearchPathPlugin):
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         """Append ``fedquorum://`` behind ``pkg://conf``."""
         if any(element.path == "pkg://conf" for element in search_path.get_path()):
-            search_path.append(PROVIDER, f"{SCHEME}://")
-
-
-def _to_key(config_path: str) -> str:
-    return config_path.strip("/").removesuffix(".yaml")
+            search_path.append(provider=SCHEME, path=f"{SCHEME}://")
 
 
 def register_option_source() -> None:
     """Add the source to Hydra, which forgets it with its other plugins when a state is set."""
     Plugins.instance().register(OptionSource)
     Plugins.instance().register(OptionSearchPath)
+
+
+def _to_key(config_path: str) -> str:
+    return config_path.strip("/").removesuffix(".yaml")

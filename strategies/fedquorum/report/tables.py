@@ -821,7 +821,7 @@ def _format_latex_table(table: TextTable) -> str:
 
 def _format_latex_cell(cell: str) -> str:
     """Return a cell's text in LaTeX, in which a hyphen is no minus sign."""
-    escaped = cell.translate(_LATEX_ESCAPES)
     if cell == "-":
         return "--"
+    escaped = cell.translate(_LATEX_ESCAPES)
     return _MINUS.sub("$-$", escaped) if _NUMBER_CELL.match(cell) else escaped

@@ -403,7 +403,7 @@ def decode_train_reply(content: RecordDict) -> list[TrainResult]:
 
 def decode_evaluate_reply(content: RecordDict) -> list[EvaluateResult]:
     """Return the results in a node's reply, one for each client; see ``decode_train_reply``."""
-    return _decode_reply(content, EvaluateResult)
+    return _decode_reply(content, EvaluateResult, {})
 
 
 def find_unavailable_clients(content: RecordDict) -> frozenset[int]:
@@ -458,7 +458,7 @@ def encode_sums(sums: EvaluationSums) -> MetricRecord:
 
 
 def _decode_reply(
-    content: RecordDict, kind: type[ResultT], times: Mapping[int, float] | None = None
+    content: RecordDict, kind: type[ResultT], times: Mapping[int, float]
 ) -> list[ResultT]:
     """Return the results in a reply; ``times`` has the response times of clients that have one."""
     metrics = _read_metrics(content)
@@ -471,14 +471,14 @@ def _decode_reply(
     if isinstance(client, list):
         reported = {**metrics, **calibration}
         return _decode_many(
-            content, kind, client, status, metrics=reported, arrays=arrays, times=times or {}
+            content, kind, client, status, metrics=reported, arrays=arrays, times=times
         )
     if any(isinstance(value, list) for value in (status, *metrics.values())):
         raise ProtocolError(f"'{CLIENT_ID}' is a single number, other metrics are lists")
     code = _decode_status(Status.DONE if status is None else status)
     client_id = None if client is None else _decode_client_id(client)
     reason = None if client_id is None else _decode_failures(content).get(client_id)
-    common = _get_common_fields(client_id, reason, times or {})
+    common = _get_common_fields(client_id, reason, times)
     if code is not Status.DONE:
         return [kind(client_id, code, **common)]
     if any(len(values) != 1 for values in calibration.values()):
